@@ -1,0 +1,137 @@
+"""The core: (record, event, instant) -> (record, effects). Nothing here knows etcd, BIRD or a kernel.
+
+Read `handle` for one event, `settle` for all that follow from one look at the world.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from fsm.effects import AppendHistory, Effect, ForgetMachine, SaveMachine, TakeEpoch
+from fsm.events import Event
+from fsm.pool import DEADLINES_MS, POOL, PoolDraft
+from fsm.records import HistoryEntry, PoolRecord
+from fsm.types import Instant, PoolState
+
+MAX_EVENTS_PER_SETTLE = 16
+"""More events than a pool has states can't follow from one look at the world: it would be a loop in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one event, or one settling, led to.
+
+    `epoch_counter` is the last number handed out after it; `ignored` says why an event changed nothing.
+    """
+
+    record: PoolRecord
+    epoch_counter: int
+    effects: tuple[Effect, ...] = ()
+    entries: tuple[HistoryEntry, ...] = ()
+    forgotten: bool = False
+    ignored: str = ""
+
+
+def new_pool(name: str, instant: Instant, leader: str) -> PoolRecord:
+    """The record of a pool that was just accepted."""
+    return PoolRecord(name=name, state=POOL.initial, since_ms=instant.wall_ms, leader=leader)
+
+
+def handle(record: PoolRecord, event: Event, instant: Instant, epoch_counter: int) -> Step:
+    """Put one event through the table. An event that the state has no use for changes nothing and says why."""
+    draft = PoolDraft(record.state, record, event, instant, epoch_counter)
+    if not POOL.fire(draft, event.name):
+        return Step(record, epoch_counter, ignored=POOL.reason(record.state, event.name))
+    changed = _enter(draft, record)
+    entry = _entry(record, changed, event, instant)
+    effects: list[Effect] = []
+    if draft.epoch_counter > epoch_counter:
+        effects.append(TakeEpoch(draft.epoch_counter))
+    if draft.forgotten:
+        effects.append(ForgetMachine("pool", record.name))
+    else:
+        effects += [SaveMachine("pool", record.name, changed), AppendHistory("pool", record.name, entry)]
+    return Step(changed, draft.epoch_counter, tuple(effects), (entry,), draft.forgotten)
+
+
+def settle(
+    record: PoolRecord,
+    next_event: Callable[[PoolRecord], Event | None],
+    instant: Instant,
+    epoch_counter: int,
+) -> Step:
+    """Put events through until the record says nothing new follows from the world.
+
+    Several transitions come out as one step: one save, one history entry each, the last epoch taken. `next_event`
+    derives the next event from a record and a world that does not change meanwhile. Raises AssertionError when the
+    events do not come to an end.
+    """
+    entries: list[HistoryEntry] = []
+    counter, current = epoch_counter, record
+    for _ in range(MAX_EVENTS_PER_SETTLE):
+        event = next_event(current)
+        if event is None:
+            break
+        step = handle(current, event, instant, counter)
+        if step.ignored:
+            break
+        counter, current = step.epoch_counter, step.record
+        entries += step.entries
+        if step.forgotten:
+            return Step(current, counter, (ForgetMachine("pool", record.name),), tuple(entries), forgotten=True)
+    else:
+        raise AssertionError(f"pool {record.name}: events without end, last in state {current.state}")
+    effects: list[Effect] = [TakeEpoch(counter)] if counter > epoch_counter else []
+    if current != record:
+        effects.append(SaveMachine("pool", record.name, current))
+    effects += [AppendHistory("pool", record.name, entry) for entry in entries]
+    return Step(current, counter, tuple(effects), tuple(entries))
+
+
+def resume(record: PoolRecord, instant: Instant, leader: str) -> PoolRecord:
+    """A new leader takes a record over: deadlines restart on its own clock, the other's stamps mean nothing to it."""
+    if record.leader == leader:
+        return record
+    return replace(record, leader=leader, deadline_s=_deadline(record.state, instant), moves_s=())
+
+
+def _deadline(state: str, instant: Instant) -> float | None:
+    limit_ms = DEADLINES_MS[PoolState(state)]
+    return None if limit_ms is None else instant.now_s + limit_ms / 1000
+
+
+def _enter(draft: PoolDraft, before: PoolRecord) -> PoolRecord:
+    """The record after the row: state, its deadline, and what led to it."""
+    event, record = draft.event, draft.record
+    moved = draft.state != before.state
+    last_move = dict(record.last_move)
+    if record.epoch != before.epoch and record.target is not None:
+        last_move = {"from": before.owner or "", "to": record.target, "epoch": record.epoch, "cause": event.cause}
+        last_move["started_ms"] = draft.instant.wall_ms
+    for phase, value in event.phases_ms.items():
+        last_move[f"{phase}_ms"] = value
+    return replace(
+        record,
+        state=draft.state,
+        since_ms=draft.instant.wall_ms if moved else record.since_ms,
+        deadline_s=_deadline(draft.state, draft.instant),
+        cause=event.cause,
+        evidence=dict(event.evidence) or record.evidence,
+        last_move=last_move,
+        seq=before.seq + 1,
+    )
+
+
+def _entry(before: PoolRecord, after: PoolRecord, event: Event, instant: Instant) -> HistoryEntry:
+    return HistoryEntry(
+        seq=after.seq,
+        from_state=before.state,
+        to_state=after.state,
+        event=event.name,
+        cause=event.cause,
+        evidence=dict(event.evidence),
+        epoch=after.epoch,
+        owner=after.owner,
+        target=after.target,
+        at_ms=instant.wall_ms,
+        phases_ms=dict(event.phases_ms),
+    )

@@ -1,0 +1,227 @@
+"""The pool's table: every state, every row, every reasoned ignore. Changing how a pool behaves starts here.
+
+Guards and acts are below the table's vocabulary and above the rows. They see a `PoolDraft` and do nothing but change
+its record; what follows for etcd, BIRD and the kernel is derived from the record by `fsm.desired`.
+"""
+
+from dataclasses import dataclass, replace
+
+from fsm.events import Event, PoolEvent
+from fsm.records import PoolRecord
+from fsm.table import Ignore, Row, State, Table
+from fsm.types import DAMPING_WINDOW_MS, Instant, PoolState
+
+S, E = PoolState, PoolEvent
+
+STATES = (
+    State(S.PENDING, "Nothing owns it yet: no gateway known, or none ready since creation."),
+    State(S.ACTIVE_HEALTHY, "One gateway owns it, the edges point at it, the probes pass."),
+    State(S.FAILURE_DETECTED, "The owner is judged unfit and a target exists; evidence recorded, epoch taken.", 1000),
+    State(S.WITHDRAWN, "Confirmed: no edge with a fresh agent sends traffic to the old owner.", 1000),
+    State(S.PEER_UPDATED, "Confirmed: AllowedIPs and steering route are on the target. The move is effective.", 1000),
+    State(S.STANDBY_ADVERTISING, "The owner was told to announce; its announcement and a probe are awaited.", 3000),
+    State(S.STRANDED, "The owner is unfit and no target is ready: the old mapping is kept."),
+    State(S.DRAINING, "Planned move: target prepared, then the route moves, then the old owner stops.", 10_000),
+    State(S.HELD, "An operator paused automation; observation goes on."),
+    State(S.IDLE, "Owner chosen and everything prepared, but the empty pool is not announced."),
+    State(S.TERMINATING, "Deletion: withdraw, remove, and wait until every edge has confirmed it.", 30_000),
+)
+DEADLINES_MS = {state.name: state.deadline_ms for state in STATES}
+
+
+@dataclass(slots=True)
+class PoolDraft:
+    """A record while one event is put through the table. `epoch_counter` is the last number handed out."""
+
+    state: str
+    record: PoolRecord
+    event: Event
+    instant: Instant
+    epoch_counter: int
+    forgotten: bool = False
+
+    def change(self, **fields: object) -> None:
+        """Replace fields of the record."""
+        self.record = replace(self.record, **fields)  # type: ignore[arg-type]
+
+
+# ---- guards ------------------------------------------------------------------------------------------------------
+
+
+def has_target(d: PoolDraft) -> bool:
+    return d.event.target is not None
+
+
+def not_switched(d: PoolDraft) -> bool:
+    return not d.record.switched
+
+
+def serves(d: PoolDraft) -> bool:
+    return d.event.serves
+
+
+def was_pending(d: PoolDraft) -> bool:
+    return d.record.held_from == S.PENDING
+
+
+def was_stranded(d: PoolDraft) -> bool:
+    return d.record.held_from == S.STRANDED
+
+
+def was_idle(d: PoolDraft) -> bool:
+    return d.record.held_from == S.IDLE
+
+
+# ---- acts --------------------------------------------------------------------------------------------------------
+
+
+def take_epoch(d: PoolDraft) -> None:
+    """The next number of the global counter, with the target that it stands for. The old plan is void with it."""
+    d.epoch_counter += 1
+    d.change(target=d.event.target, base_epoch=d.record.epoch, epoch=d.epoch_counter, switched=False, plan=())
+
+
+def count_move(d: PoolDraft) -> None:
+    """Remember when, for damping; only what is younger than the window counts."""
+    oldest = d.instant.now_s - DAMPING_WINDOW_MS / 1000
+    d.change(moves_s=(*(m for m in d.record.moves_s if m > oldest), d.instant.now_s))
+
+
+def adopt_plan(d: PoolDraft) -> None:
+    """The edge moved by itself, under a number that was reserved for it: that number becomes the pool's."""
+    if d.event.epoch is None:
+        raise ValueError("an executed plan without its epoch")
+    d.change(target=d.event.target, base_epoch=d.record.epoch, epoch=d.event.epoch, switched=False, plan=())
+
+
+def switch(d: PoolDraft) -> None:
+    """The target is prepared: from here on the edges are told to point at it."""
+    d.change(switched=True)
+
+
+def own(d: PoolDraft) -> None:
+    """The target is the owner now."""
+    d.change(previous=d.record.owner, owner=d.record.target, target=None)
+
+
+def keep_where_sent(d: PoolDraft) -> None:
+    """Edges that were already told to point at the target keep doing so: nothing is withdrawn without a target."""
+    sent = d.record.target if d.state in (S.FAILURE_DETECTED, S.WITHDRAWN) or d.record.switched else d.record.owner
+    d.change(owner=sent, target=None, plan=())
+
+
+def abort(d: PoolDraft) -> None:
+    """The edges never heard of the target: its epoch burns, the one in force stays."""
+    d.change(target=None, epoch=d.record.base_epoch, switched=False)
+
+
+def remember_state(d: PoolDraft) -> None:
+    d.change(held_from=d.state, plan=())
+
+
+def forget_held(d: PoolDraft) -> None:
+    d.change(held_from=None)
+
+
+def announce(d: PoolDraft) -> None:
+    d.change(announce=True)
+
+
+def silence(d: PoolDraft) -> None:
+    d.change(announce=False)
+
+
+def clear_target(d: PoolDraft) -> None:
+    d.change(target=None, switched=False, plan=())
+
+
+def forget(d: PoolDraft) -> None:
+    d.forgotten = True
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------
+
+MOVING = (S.FAILURE_DETECTED, S.WITHDRAWN)
+SETTLING = (S.PEER_UPDATED, S.STANDBY_ADVERTISING)
+RESTING = (S.ACTIVE_HEALTHY, S.IDLE)
+LIVE = tuple(s.name for s in STATES if s.name != S.TERMINATING)
+NEW_MOVE = (take_epoch, count_move)
+
+ROWS: tuple[Row[PoolDraft], ...] = (
+    Row(E.CANDIDATE_READY, (S.PENDING,), S.WITHDRAWN, "the first owner: no old path exists", None, (take_epoch,)),
+    Row(E.CANDIDATE_READY, (S.STRANDED,), S.FAILURE_DETECTED, "somebody can take it at last", None, NEW_MOVE),
+    Row(E.OWNER_RECOVERED, (S.STRANDED,), S.ACTIVE_HEALTHY, "the kept mapping works again"),
+    Row(E.OWNER_UNFIT, (*RESTING, *SETTLING), S.FAILURE_DETECTED, "the target takes over", has_target, NEW_MOVE),
+    Row(E.OWNER_UNFIT, (*RESTING, *SETTLING), S.STRANDED, "nobody can take it", None, (clear_target,)),
+    Row(E.OWNER_UNFIT, (S.DRAINING,), S.FAILURE_DETECTED, "no time left to be gentle", has_target, (take_epoch,)),
+    Row(E.OWNER_UNFIT, (S.DRAINING,), S.STRANDED, "nobody can take it", None, (keep_where_sent,)),
+    Row(E.PLAN_EXECUTED, (S.ACTIVE_HEALTHY, S.STRANDED), S.FAILURE_DETECTED, "adopt", None, (adopt_plan, count_move)),
+    Row(E.PLAN_EXECUTED, (S.HELD,), S.FAILURE_DETECTED, "the edge acted before the hold reached it", None, (adopt_plan,)),
+    Row(E.MOVE_WANTED, RESTING, S.DRAINING, "make before break", has_target, NEW_MOVE),
+    Row(E.OLD_PATH_REMOVED, (S.FAILURE_DETECTED,), S.WITHDRAWN, "the edges confirm"),
+    Row(E.NEW_PATH_INSTALLED, (S.WITHDRAWN, S.DRAINING), S.PEER_UPDATED, "the edges confirm", None, (own,)),
+    Row(E.TARGET_PREPARED, (S.DRAINING,), S.DRAINING, "now the edges may point at it", not_switched, (switch,)),
+    Row(E.TARGET_PREPARED, (S.PEER_UPDATED,), S.STANDBY_ADVERTISING, "it was told to announce and did as told"),
+    Row(E.ANNOUNCED, (S.STANDBY_ADVERTISING,), S.ACTIVE_HEALTHY, "announcement seen, probe passing"),
+    Row(E.TARGET_LOST, MOVING, S.FAILURE_DETECTED, "next candidate", has_target, (keep_where_sent, take_epoch)),
+    Row(E.TARGET_LOST, MOVING, S.STRANDED, "no other candidate", None, (keep_where_sent,)),
+    Row(E.TARGET_LOST, (S.DRAINING,), S.ACTIVE_HEALTHY, "nothing moved yet: stay", not_switched, (abort,)),
+    Row(E.TARGET_LOST, (S.DRAINING,), S.FAILURE_DETECTED, "edges may point at it", has_target, (keep_where_sent, take_epoch)),
+    Row(E.TARGET_LOST, (S.DRAINING,), S.STRANDED, "edges may point at it", None, (keep_where_sent,)),
+    Row(E.DEADLINE_PASSED, MOVING, S.FAILURE_DETECTED, "retry, or next candidate", has_target, (keep_where_sent, take_epoch)),
+    Row(E.DEADLINE_PASSED, MOVING, S.STRANDED, "no candidate", None, (keep_where_sent,)),
+    Row(E.DEADLINE_PASSED, (S.DRAINING,), S.ACTIVE_HEALTHY, "nothing moved yet: stay", not_switched, (abort,)),
+    Row(E.DEADLINE_PASSED, (S.DRAINING,), S.FAILURE_DETECTED, "force it", has_target, (keep_where_sent, take_epoch)),
+    Row(E.DEADLINE_PASSED, (S.DRAINING,), S.STRANDED, "no candidate", None, (keep_where_sent,)),
+    Row(E.DEADLINE_PASSED, (S.PEER_UPDATED,), S.STANDBY_ADVERTISING, "its agent is silent; packets may pass all the same"),
+    Row(E.DEADLINE_PASSED, (S.STANDBY_ADVERTISING,), S.ACTIVE_HEALTHY, "packets pass; AdvertisementPending", serves),
+    Row(E.DEADLINE_PASSED, (S.STANDBY_ADVERTISING,), S.FAILURE_DETECTED, "next candidate", has_target, NEW_MOVE),
+    Row(E.DEADLINE_PASSED, (S.STANDBY_ADVERTISING,), S.STRANDED, "no candidate", None, (clear_target,)),
+    Row(E.DEADLINE_PASSED, (S.TERMINATING,), S.TERMINATING, "an edge has not confirmed: go on waiting"),
+    Row(E.HOLD_REQUESTED, (*RESTING, S.PENDING, S.STRANDED), S.HELD, "automation pauses", None, (remember_state,)),
+    Row(E.HOLD_RELEASED, (S.HELD,), S.PENDING, "back to where it was", was_pending, (forget_held,)),
+    Row(E.HOLD_RELEASED, (S.HELD,), S.STRANDED, "back to where it was", was_stranded, (forget_held,)),
+    Row(E.HOLD_RELEASED, (S.HELD,), S.IDLE, "back to where it was", was_idle, (forget_held,)),
+    Row(E.HOLD_RELEASED, (S.HELD,), S.ACTIVE_HEALTHY, "back to where it was", None, (forget_held,)),
+    Row(E.BECAME_EMPTY, (S.ACTIVE_HEALTHY,), S.IDLE, "no address in use: stop announcing", None, (silence,)),
+    Row(E.BECAME_USED, (S.IDLE,), S.STANDBY_ADVERTISING, "the first address is in use", None, (announce,)),
+    Row(E.DELETE_REQUESTED, LIVE, S.TERMINATING, "the operator's order", None, (clear_target, forget_held)),
+    Row(E.PATHS_REMOVED, (S.TERMINATING,), S.TERMINATING, "every edge has confirmed", None, (forget,)),
+)
+
+ALL = tuple(s.name for s in STATES)
+
+
+def _others(*states: str) -> tuple[str, ...]:
+    return tuple(s for s in ALL if s not in states)
+
+
+IGNORES = (
+    Ignore((E.CANDIDATE_READY,), _others(S.PENDING, S.STRANDED), "it has an owner, is on its way, held or going"),
+    Ignore((E.OWNER_RECOVERED,), _others(S.STRANDED), "sticky: a move that was ordered is finished"),
+    Ignore((E.OWNER_UNFIT,), MOVING, "known: that is why it moves"),
+    Ignore((E.OWNER_UNFIT,), (S.PENDING,), "it has no owner"),
+    Ignore((E.OWNER_UNFIT,), (S.STRANDED,), "known: that is why it is stranded"),
+    Ignore((E.OWNER_UNFIT, E.TARGET_LOST, E.DEADLINE_PASSED, E.MOVE_WANTED), (S.HELD,), "automation is paused"),
+    Ignore((E.OWNER_UNFIT, E.TARGET_LOST, E.MOVE_WANTED), (S.TERMINATING,), "it is being deleted"),
+    Ignore((E.PLAN_EXECUTED,), _others(S.ACTIVE_HEALTHY, S.STRANDED, S.HELD), "superseded by a higher epoch"),
+    Ignore((E.MOVE_WANTED,), RESTING, "no target is ready"),
+    Ignore((E.MOVE_WANTED,), (*MOVING, *SETTLING, S.DRAINING), "a move is under way"),
+    Ignore((E.MOVE_WANTED,), (S.PENDING, S.STRANDED), "no target is ready"),
+    Ignore((E.OLD_PATH_REMOVED,), _others(S.FAILURE_DETECTED), "nothing waits for it"),
+    Ignore((E.NEW_PATH_INSTALLED,), _others(S.WITHDRAWN, S.DRAINING), "nothing waits for it"),
+    Ignore((E.TARGET_PREPARED,), (S.DRAINING,), "already switched"),
+    Ignore((E.TARGET_PREPARED,), _others(S.DRAINING, S.PEER_UPDATED), "nothing waits for it"),
+    Ignore((E.ANNOUNCED,), _others(S.STANDBY_ADVERTISING), "confirmation only, never a precondition"),
+    Ignore((E.TARGET_LOST,), (*RESTING, *SETTLING, S.PENDING, S.STRANDED), "it has no target"),
+    Ignore((E.DEADLINE_PASSED,), (*RESTING, S.PENDING, S.STRANDED), "the state has no deadline"),
+    Ignore((E.HOLD_REQUESTED,), (*MOVING, *SETTLING, S.DRAINING), "applies at the end of the move"),
+    Ignore((E.HOLD_REQUESTED,), (S.HELD, S.TERMINATING), "held already, or being deleted"),
+    Ignore((E.HOLD_RELEASED,), _others(S.HELD), "it is not held"),
+    Ignore((E.DELETE_REQUESTED,), (S.TERMINATING,), "known"),
+    Ignore((E.PATHS_REMOVED,), LIVE, "nothing was deleted"),
+    Ignore((E.BECAME_EMPTY,), _others(S.ACTIVE_HEALTHY), "only a pool at rest stops announcing"),
+    Ignore((E.BECAME_USED,), _others(S.IDLE), "it announces already, or will"),
+)
+
+POOL: Table[PoolDraft] = Table("pool", S.PENDING, STATES, tuple(PoolEvent), ROWS, IGNORES)

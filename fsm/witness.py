@@ -1,0 +1,171 @@
+"""Witness rules: from what edges and agents report to a judgement of each gateway.
+
+The judgement table is the one of docs/architecture.md; `judge` is that table, `view_gateway` feeds it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fsm.records import AgentRecord, EdgeGatewaySpec, EdgeReport, GatewayDrain, GatewayWitness, NodeReport
+from fsm.types import PROBE_UNFIT_AFTER, Heartbeat, Judgement, Probe, Session
+
+UNSEEN = GatewayWitness()
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the leader knows of an agent's life. `age_s`: since its last heartbeat committed; `fresh_since_s`: stamp."""
+
+    heartbeat: Heartbeat = Heartbeat.EXPIRED
+    age_s: float = 0.0
+    fresh_since_s: float = 0.0
+    record: AgentRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All observations at one instant, as the leader holds them."""
+
+    edges: Mapping[str, Sight] = field(default_factory=dict)
+    nodes: Mapping[str, Sight] = field(default_factory=dict)
+    edge_reports: Mapping[str, EdgeReport] = field(default_factory=dict)
+    node_reports: Mapping[str, NodeReport] = field(default_factory=dict)
+    drains: Mapping[str, GatewayDrain] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayView:
+    """One gateway as it is judged. `ready`: fit to take a pool now; `not_ready` says why not."""
+
+    name: str
+    judgement: Judgement
+    ready: bool
+    drained: bool = False
+    leaving: bool = False
+    serves: bool = False
+    """The edges' probes pass through it."""
+    suspect_s: float = 0.0
+    partial: bool = False
+    """Unfit at some edges, not at all of them."""
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    not_ready: tuple[str, ...] = ()
+
+
+def judge(session: str, heartbeat: str, probe: str, missed: int) -> Judgement:
+    """The judgement table, for one edge's word on one gateway.
+
+    A probe that is `doubtful` decides nothing yet: with the session up it counts as passing, else the next one due is
+    awaited, which is less than one probe interval away.
+    """
+    unfit_by_probe = probe == Probe.FAILING and missed >= PROBE_UNFIT_AFTER
+    if session == Session.DOWN:
+        if probe == Probe.FAILING:
+            return Judgement.DEAD
+        return Judgement.FLAP if probe == Probe.PASSING else Judgement.NONE
+    if session == Session.UNKNOWN:
+        return Judgement.UNFIT if unfit_by_probe else Judgement.NONE
+    if unfit_by_probe:
+        return Judgement.UNFIT
+    if probe == Probe.UNKNOWN:
+        return Judgement.NONE
+    return Judgement.HEALTHY if heartbeat == Heartbeat.FRESH else Judgement.SUSPECT
+
+
+def combine(words: list[Judgement]) -> tuple[Judgement, bool]:
+    """Several edges' words as one, and whether they disagree: unfit only where all who can see say so."""
+    if not words:
+        return Judgement.NONE, False
+    bad = [w for w in words if w in (Judgement.DEAD, Judgement.UNFIT)]
+    if bad and len(bad) < len(words):
+        return Judgement.NONE, True
+    if bad:
+        return (Judgement.DEAD if all(w is Judgement.DEAD for w in words) else Judgement.UNFIT), False
+    for word in (Judgement.FLAP, Judgement.NONE, Judgement.SUSPECT):
+        if word in words:
+            return word, False
+    return Judgement.HEALTHY, False
+
+
+def lan_is_lost(name: str, group: EdgeGatewaySpec, world: World) -> bool:
+    """It reaches no other node on the cluster LAN while another gateway does."""
+    report = world.node_reports.get(name)
+    if report is None or not report.lan_targets or report.lan_reached:
+        return False
+    if _heartbeat(world.nodes.get(name)) is not Heartbeat.FRESH:
+        return False
+    others = (world.node_reports.get(g) for g in group.gateways if g != name)
+    return any(other is not None and other.lan_reached for other in others)
+
+
+def view_gateway(name: str, group: EdgeGatewaySpec, world: World) -> GatewayView:
+    """Judge one gateway of a group."""
+    sight = world.nodes.get(name, Sight())
+    report = world.node_reports.get(name)
+    fresh_edges = [e.name for e in group.edges if _heartbeat(world.edges.get(e.name)) is Heartbeat.FRESH]
+    reports = (world.edge_reports.get(e) for e in fresh_edges)
+    seen = [r.gateways.get(name, UNSEEN) if r else UNSEEN for r in reports]
+    judgement, partial = combine([judge(w.session, sight.heartbeat, w.probe, w.missed) for w in seen])
+    lan_lost = lan_is_lost(name, group, world)
+    if lan_lost and judgement in (Judgement.HEALTHY, Judgement.SUSPECT, Judgement.NONE):
+        judgement = Judgement.UNFIT
+    drained, leaving = name in world.drains, bool(report and report.leaving)
+    not_ready = _shortcomings(sight, report, seen, lan_lost, drained, leaving)
+    return GatewayView(
+        name=name,
+        judgement=judgement,
+        ready=judgement is Judgement.HEALTHY and not not_ready,
+        drained=drained,
+        leaving=leaving,
+        serves=bool(seen) and all(w.probe == Probe.PASSING for w in seen),
+        suspect_s=sight.age_s if judgement is Judgement.SUSPECT else 0.0,
+        partial=partial,
+        evidence=_evidence(sight, seen, lan_lost),
+        not_ready=not_ready,
+    )
+
+
+def _heartbeat(sight: Sight | None) -> Heartbeat:
+    return sight.heartbeat if sight else Heartbeat.EXPIRED
+
+
+def _shortcomings(
+    sight: Sight,
+    report: NodeReport | None,
+    seen: list[GatewayWitness],
+    lan_lost: bool,
+    drained: bool,
+    leaving: bool,
+) -> tuple[str, ...]:
+    reasons: list[str] = []
+    if sight.heartbeat is not Heartbeat.FRESH:
+        reasons.append(f"heartbeat {sight.heartbeat}")
+    if report is None:
+        reasons.append("no report from its agent")
+    elif not report.ready:
+        failed = [p.name for p in report.preconditions if not p.ok]
+        reasons.append(f"preconditions: {', '.join(failed) or 'not all checked'}")
+    if not seen:
+        reasons.append("no edge with a fresh agent")
+    if any(w.session != Session.UP for w in seen):
+        reasons.append("session not up")
+    if any(not w.settled for w in seen):
+        reasons.append("probes not settled")
+    if any(w.full_size == Probe.FAILING for w in seen):
+        reasons.append("full-size probe failing")
+    if lan_lost:
+        reasons.append("cluster LAN lost")
+    if drained:
+        reasons.append("drained")
+    if leaving:
+        reasons.append("shutting down")
+    return tuple(reasons)
+
+
+def _evidence(sight: Sight, seen: list[GatewayWitness], lan_lost: bool) -> Mapping[str, str]:
+    return {
+        "session": ",".join(w.session for w in seen) or "unseen",
+        "probe": ",".join(w.probe for w in seen) or "unseen",
+        "heartbeat": str(sight.heartbeat),
+        **({"lan": "lost"} if lan_lost else {}),
+        **({"session_reason": r} if (r := ",".join(w.reason for w in seen if w.reason)) else {}),
+    }
