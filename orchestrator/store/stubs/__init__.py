@@ -1,0 +1,1 @@
+"""Generated from etcd.proto, which says how; never edited by hand."""
