@@ -1,0 +1,122 @@
+"""The files that an operator would have written on each machine: BIRD's, ours, and the manifests."""
+
+import yaml
+
+from bgplb_lab import topology as lab
+
+BIRD_COMMON = """\
+log stderr all;
+router id {router_id};
+timeformat protocol iso long ms;
+protocol device {{ scan time 10; }}
+protocol bfd {{ interface "*" {{ interval 300 ms; multiplier 5; idle tx interval 1 s; }}; }}
+"""
+
+TRANSIT_BIRD = BIRD_COMMON.format(router_id="203.0.113.2") + f"""\
+protocol kernel {{ ipv4 {{ import none; export all; }}; }}
+protocol static announced {{ ipv4; route 0.0.0.0/0 unreachable; }}
+protocol bgp customer {{
+  local 203.0.113.2 as {lab.TRANSIT_ASN};
+  neighbor {lab.EDGE_ADDRESS} as {lab.EDGE_ASN};
+  bfd on;
+  connect delay time 1; connect retry time 2; error wait time 1, 2;
+  ipv4 {{ import where net ~ [ {lab.AGGREGATE}{{24,32}} ]; export where proto = "announced"; }};
+}}
+"""
+
+EDGE_BIRD = BIRD_COMMON.format(router_id=lab.EDGE_ADDRESS) + f"""\
+protocol kernel {{ ipv4 {{ import none; export all; }}; }}
+protocol static aggregate {{ ipv4; route {lab.AGGREGATE} blackhole; }}
+protocol static foreign_static {{ ipv4; route 198.18.7.0/24 blackhole; }}
+protocol bgp transit {{
+  local {lab.EDGE_ADDRESS} as {lab.EDGE_ASN};
+  neighbor 203.0.113.2 as {lab.TRANSIT_ASN};
+  bfd on;
+  connect delay time 1; connect retry time 2; error wait time 1, 2;
+  ipv4 {{ import all; export where proto = "aggregate"; }};
+}}
+"""
+
+BIRD_LOCAL = f"""\
+protocol static local_floor {{ ipv4; route {lab.FLOOR_PREFIX} unreachable; }}
+"""
+
+BIRD_IMPORT_EXTRA = f"""\
+if net = {lab.FLOOR_PREFIX} then accept;
+"""
+
+EDGE_GATEWAY = {
+    "apiVersion": "networking.example.net/v1alpha1",
+    "kind": "EdgeGateway",
+    "metadata": {"name": "edge-gateway"},
+    "spec": {
+        "edges": [{"name": "edge-1", "endpoint": lab.EDGE_ADDRESS, "asn": lab.EDGE_ASN}],
+        "gateways": list(lab.GATEWAYS),
+        "gatewayASN": lab.GATEWAY_ASN,
+    },
+}
+POOL = {
+    "apiVersion": "networking.example.net/v1alpha1",
+    "kind": "EIPPool",
+    "metadata": {"name": lab.POOL},
+    "spec": {
+        "aggregate": lab.AGGREGATE,
+        "addresses": [lab.POOL_PREFIX],
+        "gatewayRef": "edge-gateway",
+        "autoAssign": False,
+        "advertiseWhenEmpty": True,
+    },
+}
+
+
+def etcd_section() -> dict[str, object]:
+    """The part of every config file that says where the store is."""
+    return {"endpoints": [f"{address}:2379" for address in lab.ETCD.values()]}
+
+
+def to_yaml(document: dict[str, object]) -> str:
+    """One YAML document with its keys in the order written."""
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def node_agent(name: str) -> str:
+    """The config of a gateway's agent; the LAN targets are its neighbours on the cluster LAN."""
+    addresses = {"gw-a": "10.10.0.11", "gw-b": "10.10.0.12"}
+    others = [address for node, address in addresses.items() if node != name]
+    document: dict[str, object] = {
+        "name": name,
+        "etcd": etcd_section(),
+        "lan": {"address": addresses[name], "targets": ["10.10.0.13", *others]},
+    }
+    if name == "gw-a":
+        document["bird"] = {"local_include": "/etc/bgplb/bird-local.conf"}
+    return to_yaml(document)
+
+
+def files(machine: str) -> dict[str, str]:
+    """Files of one machine below /etc: relative path -> text."""
+    if machine == "transit":
+        return {"bird/bird.conf": TRANSIT_BIRD}
+    if machine in lab.EDGES:
+        extra = "/etc/bgplb/bird-import-extra.conf"
+        agent = {"name": machine, "etcd": etcd_section(), "bird": {"import_extra": extra}}
+        return {
+            "bird/bird.conf": EDGE_BIRD,
+            "bgplb/edge-agent.yaml": to_yaml(agent),
+            "bgplb/bird-import-extra.conf": BIRD_IMPORT_EXTRA,
+        }
+    if machine in lab.GATEWAYS:
+        local = {"bgplb/bird-local.conf": BIRD_LOCAL} if machine == "gw-a" else {}
+        return {"bgplb/node-agent.yaml": node_agent(machine), **local}
+    if machine in lab.ORCHESTRATORS:
+        own = {"name": machine, "etcd": etcd_section(), "manifests": "/etc/bgplb/manifests"}
+        return {
+            "bgplb/orchestrator.yaml": to_yaml(own),
+            "bgplb/cli.yaml": to_yaml({"name": machine, "etcd": etcd_section()}),
+        }
+    return {}
+
+
+def manifests() -> dict[str, str]:
+    """The intent: file name -> text. The orchestrators share one folder, as from one configuration repository."""
+    return {"edge-gateway.yaml": to_yaml(EDGE_GATEWAY), f"{lab.POOL}.yaml": to_yaml(POOL)}

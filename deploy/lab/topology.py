@@ -1,0 +1,234 @@
+"""What there is in the lab, as data: machines, links, addresses, services.
+
+```
+client - transit (another AS) - edge-1 - nat-a - gw-a - cluster LAN - worker-1 (the pod)
+                                       - nat-b - gw-b -/
+management network: etcd-1..3, orch-1..3, edge-1, gw-a, gw-b
+```
+"""
+
+from dataclasses import dataclass, field
+
+POOL = "external-ip-pool-1"
+POOL_PREFIX = "192.0.2.0/26"
+AGGREGATE = "192.0.2.0/24"
+FLOOR_PREFIX = "192.0.2.240/28"
+SERVICE_ADDRESS = "192.0.2.10"
+UDP_PORT = 7
+TCP_PORT = 8080
+POD_ADDRESS = "10.244.1.10"
+CLIENT_ADDRESS = "198.51.100.10"
+EDGE_ADDRESS = "203.0.113.1"
+EDGE_ASN, TRANSIT_ASN, GATEWAY_ASN = 64512, 64601, 64513
+SIGNAL_TABLE = 10177
+BFD_INTERVAL_MS, BFD_MULTIPLIER = 50, 3
+
+EDGES = ("edge-1",)
+GATEWAYS = ("gw-a", "gw-b")
+ETCD = {"etcd-1": "10.99.0.11", "etcd-2": "10.99.0.12", "etcd-3": "10.99.0.13"}
+ORCHESTRATORS = ("orch-1", "orch-2", "orch-3")
+FABRIC = "fabric"
+BRIDGES = ("client-tr", "transit-edge", "edge-nat-a", "edge-nat-b", "nat-a-gw-a", "nat-b-gw-b", "cluster-lan", "mgmt")
+
+OUR_BIRD_FOLDER = "/run/bgplb/bird"
+OUR_BIRD_SOCKET = "/run/bgplb/bird.ctl"
+OPERATOR_BIRD_SOCKET = "/run/bird/bird.ctl"
+
+
+@dataclass(frozen=True)
+class Port:
+    """An interface of a machine; its other end, `MACHINE.NAME`, is a port of `bridge` in the fabric."""
+
+    name: str
+    bridge: str
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Service:
+    """A program that the machine's first process keeps running; None as restart delay: it runs once."""
+
+    name: str
+    argv: tuple[str, ...]
+    restart_after_s: float | None = 1.0
+    daemon_of_ours: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine. `ports` are in the order in which a power cut takes them: underlay first."""
+
+    name: str
+    ports: tuple[Port, ...] = ()
+    routes: tuple[str, ...] = ()
+    sysctls: dict[str, str] = field(default_factory=dict)
+    services: tuple[Service, ...] = ()
+    nft: str = ""
+    extra_addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Where the lab's own programs are: the interpreter, the `bgplb` command, the folder of the lean scripts."""
+
+    python: str
+    bgplb: str
+    scripts: str
+
+    def script(self, name: str, *arguments: str) -> tuple[str, ...]:
+        """The argument list that runs one of the lab's standard-library-only scripts."""
+        return (self.python, "-I", "-S", f"{self.scripts}/{name}.py", *arguments)
+
+
+QUIET = {
+    "net.ipv4.conf.all.rp_filter": "0",
+    "net.ipv4.conf.default.rp_filter": "0",
+    "net.ipv6.conf.default.accept_dad": "0",
+    "net.ipv6.conf.default.accept_ra": "0",
+}
+ROUTER = QUIET | {"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1"}
+
+OPERATOR_BIRD = Service("operator-bird", ("bird", "-f", "-c", "/etc/bird/bird.conf", "-s", OPERATOR_BIRD_SOCKET))
+OUR_BIRD = Service(
+    "bird", ("bird", "-f", "-c", f"{OUR_BIRD_FOLDER}/bird.conf", "-s", OUR_BIRD_SOCKET), daemon_of_ours=True
+)
+
+
+def masquerade(device: str) -> str:
+    """What a home router or a carrier's NAT box does."""
+    return f"""\
+table ip nat {{
+  chain out {{
+    type nat hook postrouting priority 100;
+    oifname "{device}" masquerade
+  }}
+}}
+"""
+
+
+SERVICE_NFT = f"""\
+table ip service {{
+  chain in {{
+    type nat hook prerouting priority -100;
+    ip daddr {SERVICE_ADDRESS} udp dport {UDP_PORT} dnat to {POD_ADDRESS}:{UDP_PORT}
+    ip daddr {SERVICE_ADDRESS} tcp dport {TCP_PORT} dnat to {POD_ADDRESS}:{TCP_PORT}
+  }}
+  chain out {{
+    type nat hook postrouting priority 100;
+    ip daddr {POD_ADDRESS} masquerade
+  }}
+}}
+"""
+
+
+def management(address: str) -> Port:
+    """The management interface of a machine."""
+    return Port("mgmt0", "mgmt", (f"{address}/24",))
+
+
+def gateway(letter: str, host: int, network: int, management_address: str, programs: Programs) -> Machine:
+    """A gateway behind its own NAT box, with the service's DNAT as kube-proxy would write it."""
+    return Machine(
+        f"gw-{letter}",
+        (
+            Port("under0", f"nat-{letter}-gw-{letter}", (f"10.0.{network}.{host}/24",)),
+            Port("lan0", "cluster-lan", (f"10.10.0.{host}/24",)),
+            management(management_address),
+        ),
+        (f"default via 10.0.{network}.1", "10.244.1.0/24 via 10.10.0.13"),
+        ROUTER,
+        (OUR_BIRD, Service("node-agent", (programs.bgplb, "node-agent"), daemon_of_ours=True)),
+        SERVICE_NFT,
+    )
+
+
+def nat_box(letter: str, network: int, edge_side: str, edge: str) -> Machine:
+    """A NAT box between the edge and a gateway; it forgets nothing but its mappings' time-outs."""
+    return Machine(
+        f"nat-{letter}",
+        (
+            Port("out0", f"edge-nat-{letter}", (f"{edge_side}/30",)),
+            Port("in0", f"nat-{letter}-gw-{letter}", (f"10.0.{network}.1/24",)),
+        ),
+        (f"default via {edge}",),
+        ROUTER,
+        (),
+        masquerade("out0"),
+    )
+
+
+def etcd_member(name: str) -> Machine:
+    """One of three members; its data is on the lab's disk and etcd's fsync is left on."""
+    address = ETCD[name]
+    cluster = ",".join(f"{member}=http://{peer}:2380" for member, peer in ETCD.items())
+    argv = (
+        "etcd",
+        *("--name", name, "--data-dir", "/var/lib/bgplb/etcd", "--log-level", "warn"),
+        *("--listen-peer-urls", f"http://{address}:2380", "--initial-advertise-peer-urls", f"http://{address}:2380"),
+        *("--listen-client-urls", f"http://{address}:2379", "--advertise-client-urls", f"http://{address}:2379"),
+        *("--initial-cluster", cluster, "--initial-cluster-state", "new", "--initial-cluster-token", "lab"),
+    )
+    return Machine(name, (management(address),), (), QUIET, (Service("etcd", argv),))
+
+
+def orchestrator(number: int, programs: Programs) -> Machine:
+    """One replica of the orchestrator."""
+    service = Service("orchestrator", (programs.bgplb, "orchestrator"), daemon_of_ours=True)
+    return Machine(f"orch-{number}", (management(f"10.99.0.{20 + number}"),), (), QUIET, (service,))
+
+
+def edge(programs: Programs) -> Machine:
+    """The edge: the operator's own BIRD with the transit session, and ours beside it."""
+    return Machine(
+        "edge-1",
+        (
+            Port("nat-a0", "edge-nat-a", ("203.0.113.5/30",)),
+            Port("nat-b0", "edge-nat-b", ("203.0.113.9/30",)),
+            Port("up0", "transit-edge", (f"{EDGE_ADDRESS}/30",)),
+            management("10.99.0.31"),
+        ),
+        (),
+        ROUTER,
+        (OPERATOR_BIRD, OUR_BIRD, Service("edge-agent", (programs.bgplb, "edge-agent"), daemon_of_ours=True)),
+    )
+
+
+def machines(programs: Programs) -> dict[str, Machine]:
+    """Every machine by name, in the order in which they start; the fabric first."""
+    udp_echo = Service("echo-udp", programs.script("echo", "udp", POD_ADDRESS, str(UDP_PORT)))
+    tcp_echo = Service("echo-tcp", programs.script("echo", "tcp", POD_ADDRESS, str(TCP_PORT)))
+    every = (
+        Machine(FABRIC),
+        *(etcd_member(name) for name in ETCD),
+        Machine(
+            "client",
+            (Port("eth0", "client-tr", (f"{CLIENT_ADDRESS}/24",)),),
+            ("default via 198.51.100.1",),
+            QUIET,
+        ),
+        Machine(
+            "transit",
+            (
+                Port("client0", "client-tr", ("198.51.100.1/24",)),
+                Port("edge0", "transit-edge", ("203.0.113.2/30",)),
+            ),
+            (),
+            ROUTER,
+            (OPERATOR_BIRD,),
+        ),
+        nat_box("a", 1, "203.0.113.6", "203.0.113.5"),
+        nat_box("b", 2, "203.0.113.10", "203.0.113.9"),
+        Machine(
+            "worker-1",
+            (Port("lan0", "cluster-lan", ("10.10.0.13/24",)),),
+            (),
+            QUIET,
+            (udp_echo, tcp_echo),
+            extra_addresses=(f"{POD_ADDRESS}/32",),
+        ),
+        edge(programs),
+        gateway("a", 11, 1, "10.99.0.41", programs),
+        gateway("b", 12, 2, "10.99.0.42", programs),
+        *(orchestrator(number, programs) for number in (1, 2, 3)),
+    )
+    return {machine.name: machine for machine in every}
