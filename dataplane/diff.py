@@ -46,8 +46,15 @@ class DeleteAddress:
 
 
 @dataclass(frozen=True)
+class AddRoute:
+    """Add a route where none is; the kernel itself refuses (EEXIST) when something stands there after all."""
+
+    route: Route
+
+
+@dataclass(frozen=True)
 class ReplaceRoute:
-    """Add the route, or put it in place of ours with the same key, in one step without a gap."""
+    """Put the route in place of ours with the same key, in one step without a gap."""
 
     route: Route
 
@@ -94,6 +101,7 @@ Op = (
     | DeleteLink
     | AddAddress
     | DeleteAddress
+    | AddRoute
     | ReplaceRoute
     | DeleteRoute
     | AddRule
@@ -179,21 +187,20 @@ def _address_ops(actual: KernelState, desired: KernelState) -> tuple[list[Op], l
 
 def _route_ops(actual: KernelState, desired: KernelState, doomed: frozenset[str]) -> tuple[list[Op], list[Op]]:
     wanted = {route.key for route in desired.routes}
+    present = {route.key for route in actual.routes if route.ours}
     missing = sorted(desired.routes - actual.routes, key=_route_order)
     surplus = [
         route
         for route in sorted(actual.routes - desired.routes, key=_route_order)
         if route.ours and route.key not in wanted and route.device not in doomed
     ]
-    return [ReplaceRoute(route) for route in missing], [DeleteRoute(route) for route in surplus]
+    additions: list[Op] = [ReplaceRoute(r) if r.key in present else AddRoute(r) for r in missing]
+    return additions, [DeleteRoute(route) for route in surplus]
 
 
 def _sysctl_ops(actual: KernelState, desired: KernelState) -> list[Op]:
-    return [
-        SetSysctl(name, value)
-        for name, value in sorted(desired.sysctls.items())
-        if actual.sysctls.get(name) != value
-    ]
+    changed = sorted(item for item in desired.sysctls.items() if actual.sysctls.get(item[0]) != item[1])
+    return [SetSysctl(name, value) for name, value in changed]
 
 
 def _route_order(route: Route) -> tuple[int, str, int]:

@@ -155,7 +155,7 @@ class WireGuardDevice:
 class KernelState:
     """All that we look at in one network namespace, or all that should be there.
 
-    ``nft`` is the normalised text of table ``inet bgplb`` (see :mod:`dataplane.nft_rules`), None when it does not exist.
+    ``nft`` is the normalised text of table ``inet bgplb`` (see :mod:`dataplane.nft_rules`), None when it is absent.
     ``sysctls`` maps dotted names to values; a desired state names only those that must have a value.
     """
 

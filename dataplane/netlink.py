@@ -1,0 +1,292 @@
+"""Links, addresses, routes and rules over one rtnetlink socket that is kept open.
+
+Built on pyroute2's asyncio classes. What it would hide or get wrong is pinned down here: metrics must be given flat (a
+nested form is ignored without an error), the word ``default`` is refused for IPv4, and dumps are filtered by the kernel
+(strict checking), because a full BGP table parsed in Python would stall the event loop for seconds.
+"""
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from ipaddress import ip_interface, ip_network
+from typing import Any
+
+from pyroute2 import AsyncIPRoute  # type: ignore[import-untyped]
+from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST  # type: ignore[import-untyped]
+from pyroute2.netlink.exceptions import NetlinkError  # type: ignore[import-untyped]
+from pyroute2.netlink.rtnl import RTM_GETROUTE  # type: ignore[import-untyped]
+from pyroute2.netlink.rtnl.rtmsg import rtmsg  # type: ignore[import-untyped]
+
+from dataplane.diff import (
+    AddAddress,
+    AddRoute,
+    AddRule,
+    CreateLink,
+    DeleteAddress,
+    DeleteLink,
+    DeleteRoute,
+    DeleteRule,
+    Op,
+    ReplaceRoute,
+    SetLink,
+)
+from dataplane.errors import Conflict, KernelError, KernelRefused, KernelTimeout
+from dataplane.model import ROUTE_PROTOCOL, TABLE_MAIN, Address, Family, KernelState, Link, Route, Rule
+from dataplane.namespace import entered
+from dataplane.netlink_messages import address_from, link_from, route_from, rule_from
+
+RCVBUF_BYTES = 1 << 26
+"""With less, a burst of 10,000 changes by another process kills the socket (ENOBUFS, measured)."""
+
+DEADLINE_S = 2.0
+
+_FAMILIES: dict[Family, int] = {"ipv4": socket.AF_INET, "ipv6": socket.AF_INET6}
+_ABSENT = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
+_RTAX_LOCK_MTU = 1 << 2
+_IFA_F_NODAD = 0x02
+_LINK_LOCAL = ip_network("fe80::/10")
+
+
+class Netlink:
+    """One namespace's rtnetlink. Not for several tasks at once in the sense of order: calls are served as they come."""
+
+    def __init__(
+        self,
+        namespace: str | None = None,
+        deadline_s: float = DEADLINE_S,
+        make_link: Callable[[Link], Awaitable[None]] | None = None,
+    ) -> None:
+        """`make_link` performs :class:`~dataplane.diff.CreateLink`, which rtnetlink alone can't do for WireGuard."""
+        self._namespace = namespace
+        self._deadline_s = deadline_s
+        self._make_link = make_link
+        self._socket: Any = None
+
+    async def read(self, tables: Iterable[int]) -> KernelState:
+        """Links, addresses, all rules, and the routes of these tables.
+
+        Of the main table only routes with our protocol are read: it may hold a full BGP table. A foreign route in the
+        place of ours is then refused by the kernel when ours is added.
+        """
+        names: dict[int, str] = {}
+        links: set[Link] = set()
+        async with self._call("read links and addresses") as ip:
+            async for message in await ip.get_links():
+                names[message["index"]] = message.get("ifname")
+                links.add(link_from(message))
+            addresses = {address_from(m, names) async for m in await ip.get_addr()}
+        routes: set[Route] = set()
+        for table in tables:
+            routes |= await self._routes(table, ROUTE_PROTOCOL if table == TABLE_MAIN else 0, names.get)
+        rules = await self._rules()
+        return KernelState(
+            links=frozenset(links),
+            addresses=frozenset(a for a in addresses if ip_interface(a.cidr).ip not in _LINK_LOCAL),
+            routes=frozenset(routes),
+            rules=frozenset(rules),
+        )
+
+    async def route(self, prefix: str, table: int, protocol: int = ROUTE_PROTOCOL) -> Route | None:
+        """The route for exactly this prefix as the kernel holds it now; the one with the lowest metric if several."""
+        wanted = str(ip_network(prefix))
+        found = [r for r in await self._routes(table, protocol, self._device_name) if r.prefix == wanted]
+        return min(found, key=lambda route: route.metric or 0, default=None)
+
+    async def routes(self, table: int, protocol: int = 0) -> frozenset[Route]:
+        """All routes of a table; only those of one protocol unless it is 0. The kernel does the filtering."""
+        return frozenset(await self._routes(table, protocol, self._device_name))
+
+    async def apply(self, ops: Iterable[Op]) -> None:
+        """Perform these operations in order; what is not about links, addresses, routes or rules is a TypeError.
+
+        Taking away what is already gone is no error. Raises KernelRefused at the first that fails, KernelTimeout when
+        there was no answer; those before it are done.
+        """
+        for op in ops:
+            await self._perform(op)
+
+    async def replace_route(self, route: Route) -> None:
+        """Put the route in place in one step. Replaces whatever has the same key: only for prefixes that are ours."""
+        await self._route("replace", route)
+
+    async def delete_route(self, route: Route) -> None:
+        """Remove the route; no error when it is gone already."""
+        await self._route("del", route)
+
+    async def create_veth(self, link: Link, peer: str, peer_namespace: str | None = None) -> None:
+        """Make a veth pair; the peer is born in `peer_namespace` (name), or beside the link."""
+        peer_spec: dict[str, object] = {"ifname": peer}
+        if peer_namespace is not None:
+            peer_spec["net_ns_fd"] = peer_namespace
+        async with self._call(f"create veth {link.name} with peer {peer}") as ip:
+            await ip.link("add", ifname=link.name, kind="veth", peer=peer_spec)
+        await self._set_link(link)
+
+    async def close(self) -> None:
+        """Close the socket; it opens again when needed."""
+        if self._socket is not None:
+            ip, self._socket = self._socket, None
+            ip.close()
+
+    async def _perform(self, op: Op) -> None:
+        match op:
+            case AddRoute(route):
+                await self._add_route(route)
+            case ReplaceRoute(route):
+                await self._route("replace", route)
+            case DeleteRoute(route):
+                await self._route("del", route)
+            case AddRule(rule):
+                await self._rule("add", rule)
+            case DeleteRule(rule):
+                await self._rule("del", rule)
+            case AddAddress(address):
+                await self._address("add", address)
+            case DeleteAddress(address):
+                await self._address("del", address)
+            case CreateLink(link):
+                if self._make_link is None:
+                    raise KernelError(f"interface {link.name} does not exist: create it before applying the rest")
+                await self._make_link(link)
+            case SetLink(link):
+                await self._set_link(link)
+            case DeleteLink(name):
+                async with self._call(op, absent_is_fine=True) as ip:
+                    await ip.link("del", index=self._index(name))
+            case _:
+                raise TypeError(f"{op} is not about links, addresses, routes or rules")
+
+    async def _add_route(self, route: Route) -> None:
+        try:
+            await self._route("add", route)
+        except KernelRefused as error:
+            if error.errno != errno.EEXIST:
+                raise
+            raise Conflict(
+                (
+                    f"route {route.prefix} in table {route.table} was made by somebody else: "
+                    f"remove it, or choose another table",
+                )
+            ) from error
+
+    async def _route(self, verb: str, route: Route) -> None:
+        async with self._call(f"{verb} {route}", absent_is_fine=verb == "del") as ip:
+            fields: dict[str, object] = {
+                "family": _FAMILIES[route.family],
+                "dst": route.prefix,
+                "table": route.table,
+                "proto": route.protocol,
+            }
+            if route.kind != "unicast":
+                fields["type"] = route.kind
+            if route.device is not None and route.kind == "unicast":
+                fields["oif"] = self._index(route.device)
+            if route.via is not None:
+                fields["gateway"] = route.via
+            if route.source is not None:
+                fields["prefsrc"] = route.source
+            if route.metric is not None:
+                fields["priority"] = route.metric
+            if route.mtu_lock is not None:
+                fields["metrics"] = {"mtu": route.mtu_lock, "lock": _RTAX_LOCK_MTU}
+            if route.family == "ipv4" and route.via is None and route.kind == "unicast":
+                fields["scope"] = 253  # link: what `ip route add PREFIX dev D` sets; the default would need a next hop
+            await ip.route(verb, **fields)
+
+    async def _rule(self, verb: str, rule: Rule) -> None:
+        fields: dict[str, object] = {
+            "family": _FAMILIES[rule.family],
+            "priority": rule.priority,
+            "table": rule.table,
+            "protocol": rule.protocol,
+        }
+        if rule.source is not None:
+            fields["src"] = rule.source
+        if rule.to is not None:
+            fields["dst"] = rule.to
+        if rule.fwmark is not None:
+            fields |= {"fwmark": rule.fwmark, "fwmask": rule.fwmask}
+        async with self._call(f"{verb} {rule}", absent_is_fine=verb == "del", present_is_fine=verb == "add") as ip:
+            await ip.rule(verb, **fields)
+
+    async def _address(self, verb: str, address: Address) -> None:
+        interface = ip_interface(address.cidr)
+        fields: dict[str, object] = {"address": str(interface.ip), "prefixlen": interface.network.prefixlen}
+        if interface.version == 6:
+            fields["family"] = socket.AF_INET6
+            if verb == "add":
+                fields["flags"] = _IFA_F_NODAD  # a tunnel has nobody to collide with, and DAD costs a second
+        async with self._call(f"{verb} {address}", absent_is_fine=verb == "del", present_is_fine=verb == "add") as ip:
+            await ip.addr(verb, index=self._index(address.device), **fields)
+
+    async def _set_link(self, link: Link) -> None:
+        async with self._call(f"set {link}") as ip:
+            await ip.link(
+                "set",
+                index=self._index(link.name),
+                mtu=link.mtu,
+                ifalias=link.alias,
+                state="up" if link.up else "down",
+            )
+
+    async def _routes(self, table: int, protocol: int, name_of: Callable[[int], str | None]) -> set[Route]:
+        found: set[Route] = set()
+        for family in _FAMILIES.values():
+            request = rtmsg()
+            request["family"] = family
+            request["proto"] = protocol
+            request["attrs"] = [("RTA_TABLE", table)]
+            async with self._call(f"read routes of table {table}") as ip:
+                try:
+                    messages = await ip.nlm_request(request, RTM_GETROUTE, NLM_F_DUMP | NLM_F_REQUEST)
+                    found |= {r async for m in messages if (r := route_from(m, name_of)) is not None}
+                except NetlinkError as error:
+                    if error.code != errno.ENOENT:  # a table that nobody has used yet
+                        raise
+        return {route for route in found if route.table == table}
+
+    async def _rules(self) -> set[Rule]:
+        found: set[Rule] = set()
+        async with self._call("read rules") as ip:
+            for family in _FAMILIES.values():
+                found |= {rule_from(m) async for m in await ip.get_rules(family=family)}
+        return found
+
+    def _index(self, name: str) -> int:
+        with entered(self._namespace):
+            try:
+                return socket.if_nametoindex(name)
+            except OSError as error:
+                raise NetlinkError(error.errno or errno.ENODEV, f"no interface {name}") from error
+
+    def _device_name(self, index: int) -> str | None:
+        with entered(self._namespace):
+            try:
+                return socket.if_indextoname(index)
+            except OSError:
+                return None
+
+    @asynccontextmanager
+    async def _call(
+        self, op: object, *, absent_is_fine: bool = False, present_is_fine: bool = False
+    ) -> AsyncIterator[Any]:
+        """One exchange with the kernel: deadline, our errors, and a fresh socket after an overrun."""
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                if self._socket is None:
+                    self._socket = AsyncIPRoute(netns=self._namespace, rcvbuf=RCVBUF_BYTES, strict_check=True)
+                yield self._socket
+        except NetlinkError as error:
+            if (absent_is_fine and error.code in _ABSENT) or (present_is_fine and error.code == errno.EEXIST):
+                return
+            raise KernelRefused(error.code, op, str(error.args[-1])) from error
+        except TimeoutError as error:
+            await self.close()  # a late answer must not be taken for the next one's
+            raise KernelTimeout(op, self._deadline_s) from error
+        except OSError as error:
+            await self.close()
+            if error.errno == errno.ENOBUFS:
+                raise KernelTimeout(op, self._deadline_s) from error
+            raise KernelRefused(error.errno or 0, op) from error
