@@ -91,7 +91,7 @@ def resume(record: PoolRecord, instant: Instant, leader: str) -> PoolRecord:
     """A new leader takes a record over: deadlines restart on its own clock, the other's stamps mean nothing to it."""
     if record.leader == leader:
         return record
-    return replace(record, leader=leader, deadline_s=_deadline(record.state, instant), moves_s=())
+    return replace(record, leader=leader, deadline_s=_deadline(record.state, instant), moves_s=(), backoff_ms=0)
 
 
 def _deadline(state: str, instant: Instant) -> float | None:

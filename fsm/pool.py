@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from fsm.events import Event, PoolEvent
 from fsm.records import PoolRecord
 from fsm.table import Ignore, Row, State, Table
-from fsm.types import DAMPING_WINDOW_MS, Instant, PoolState
+from fsm.types import (
+    DAMPING_FIRST_MS,
+    DAMPING_FREE_MOVES,
+    DAMPING_LONGEST_MS,
+    DAMPING_WINDOW_MS,
+    Instant,
+    PoolState,
+)
 
 S, E = PoolState, PoolEvent
 
@@ -82,9 +89,14 @@ def take_epoch(d: PoolDraft) -> None:
 
 
 def count_move(d: PoolDraft) -> None:
-    """Remember when, for damping; only what is younger than the window counts."""
-    oldest = d.instant.now_s - DAMPING_WINDOW_MS / 1000
-    d.change(moves_s=(*(m for m in d.record.moves_s if m > oldest), d.instant.now_s))
+    """Damping: the third move within a minute starts a back-off; each further one doubles it, until all is quiet."""
+    now, record = d.instant.now_s, d.record
+    recent = (*(m for m in record.moves_s if m > now - DAMPING_WINDOW_MS / 1000), now)
+    quiet = not record.moves_s or now - record.moves_s[-1] > max(DAMPING_WINDOW_MS, 2 * record.backoff_ms) / 1000
+    backoff = 0 if quiet else 2 * record.backoff_ms
+    if len(recent) >= DAMPING_FREE_MOVES:
+        backoff = max(backoff, DAMPING_FIRST_MS)
+    d.change(moves_s=recent, backoff_ms=min(backoff, DAMPING_LONGEST_MS))
 
 
 def adopt_plan(d: PoolDraft) -> None:
@@ -156,7 +168,9 @@ ROWS: tuple[Row[PoolDraft], ...] = (
     Row(E.OWNER_UNFIT, (S.DRAINING,), S.FAILURE_DETECTED, "no time left to be gentle", has_target, (take_epoch,)),
     Row(E.OWNER_UNFIT, (S.DRAINING,), S.STRANDED, "nobody can take it", None, (keep_where_sent,)),
     Row(E.PLAN_EXECUTED, (S.ACTIVE_HEALTHY, S.STRANDED), S.FAILURE_DETECTED, "adopt", None, (adopt_plan, count_move)),
-    Row(E.PLAN_EXECUTED, (S.HELD,), S.FAILURE_DETECTED, "the edge acted before the hold reached it", None, (adopt_plan,)),
+    Row(
+        E.PLAN_EXECUTED, (S.HELD,), S.FAILURE_DETECTED, "the edge acted before the hold reached it", None, (adopt_plan,)
+    ),
     Row(E.MOVE_WANTED, RESTING, S.DRAINING, "make before break", has_target, NEW_MOVE),
     Row(E.OLD_PATH_REMOVED, (S.FAILURE_DETECTED,), S.WITHDRAWN, "the edges confirm"),
     Row(E.NEW_PATH_INSTALLED, (S.WITHDRAWN, S.DRAINING), S.PEER_UPDATED, "the edges confirm", None, (own,)),
@@ -166,14 +180,33 @@ ROWS: tuple[Row[PoolDraft], ...] = (
     Row(E.TARGET_LOST, MOVING, S.FAILURE_DETECTED, "next candidate", has_target, (keep_where_sent, take_epoch)),
     Row(E.TARGET_LOST, MOVING, S.STRANDED, "no other candidate", None, (keep_where_sent,)),
     Row(E.TARGET_LOST, (S.DRAINING,), S.ACTIVE_HEALTHY, "nothing moved yet: stay", not_switched, (abort,)),
-    Row(E.TARGET_LOST, (S.DRAINING,), S.FAILURE_DETECTED, "edges may point at it", has_target, (keep_where_sent, take_epoch)),
+    Row(
+        E.TARGET_LOST,
+        (S.DRAINING,),
+        S.FAILURE_DETECTED,
+        "edges may point at it",
+        has_target,
+        (keep_where_sent, take_epoch),
+    ),
     Row(E.TARGET_LOST, (S.DRAINING,), S.STRANDED, "edges may point at it", None, (keep_where_sent,)),
-    Row(E.DEADLINE_PASSED, MOVING, S.FAILURE_DETECTED, "retry, or next candidate", has_target, (keep_where_sent, take_epoch)),
+    Row(
+        E.DEADLINE_PASSED,
+        MOVING,
+        S.FAILURE_DETECTED,
+        "retry, or next candidate",
+        has_target,
+        (keep_where_sent, take_epoch),
+    ),
     Row(E.DEADLINE_PASSED, MOVING, S.STRANDED, "no candidate", None, (keep_where_sent,)),
     Row(E.DEADLINE_PASSED, (S.DRAINING,), S.ACTIVE_HEALTHY, "nothing moved yet: stay", not_switched, (abort,)),
     Row(E.DEADLINE_PASSED, (S.DRAINING,), S.FAILURE_DETECTED, "force it", has_target, (keep_where_sent, take_epoch)),
     Row(E.DEADLINE_PASSED, (S.DRAINING,), S.STRANDED, "no candidate", None, (keep_where_sent,)),
-    Row(E.DEADLINE_PASSED, (S.PEER_UPDATED,), S.STANDBY_ADVERTISING, "its agent is silent; packets may pass all the same"),
+    Row(
+        E.DEADLINE_PASSED,
+        (S.PEER_UPDATED,),
+        S.STANDBY_ADVERTISING,
+        "its agent is silent; packets may pass all the same",
+    ),
     Row(E.DEADLINE_PASSED, (S.STANDBY_ADVERTISING,), S.ACTIVE_HEALTHY, "packets pass; AdvertisementPending", serves),
     Row(E.DEADLINE_PASSED, (S.STANDBY_ADVERTISING,), S.FAILURE_DETECTED, "next candidate", has_target, NEW_MOVE),
     Row(E.DEADLINE_PASSED, (S.STANDBY_ADVERTISING,), S.STRANDED, "no candidate", None, (clear_target,)),

@@ -1,6 +1,6 @@
 """What is kept in etcd, as values. Written as JSON; every record carries its schema version.
 
-Field names are the wire format. A field may be added with a default; changing the meaning of one needs a new schema number.
+Field names are the wire format. A field may be added with a default; a new meaning needs a new schema number.
 """
 
 from collections.abc import Mapping
@@ -72,6 +72,17 @@ class GatewayDrain:
     name: str
     reason: str
     by: str
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What is remembered of an agent when its lease is gone, so that its tunnel outlives it."""
+
+    role: str
+    name: str
+    public_key: str
+    lan_address: str = ""
     schema: int = SCHEMA
 
 
@@ -210,7 +221,7 @@ class AgentBase:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an edge does by itself when the owner is down: take `epoch` and point at `target`, if it stands at `base`."""
+    """What an edge does by itself when the owner is down: take `epoch`, point at `target`, if it stands at `base`."""
 
     target: str
     epoch: int
@@ -284,6 +295,7 @@ class PoolRecord:
     since_ms: int = 0
     deadline_s: float | None = None
     moves_s: tuple[float, ...] = ()
+    backoff_ms: int = 0
     leader: str = ""
     held_from: str | None = None
     hold_request: str = ""

@@ -12,7 +12,7 @@ from transitions import EventData, Machine
 
 
 class Draft(Protocol):
-    """What acts and guards see: the record being changed, as attribute `state` plus whatever the table's own acts use."""
+    """What acts and guards see: the record being changed; `state` plus whatever the table's own acts use."""
 
     state: str
 
@@ -116,7 +116,7 @@ def _as_transition(row: Row[Any]) -> dict[str, Any]:
 
 
 def lint(table: Table[Any]) -> list[str]:
-    """Every fault of a table: unknown names, unreachable states, pairs without a row or a reasoned ignore, dead rows."""
+    """Every fault of a table: unknown names, unreachable states, pairs neither row nor reasoned ignore, dead rows."""
     faults: list[str] = []
     states, events = set(table.states), set(table.events)
     if table.initial not in states:

@@ -1,0 +1,62 @@
+"""What is to be said of a pool besides its state: conditions, standby, and what each edge last acknowledged."""
+
+from dataclasses import replace
+
+from fsm.evaluate import PoolView, all_edges_fresh, candidates, damped, wants_hold
+from fsm.records import Condition, EdgeView, PoolRecord
+from fsm.types import Heartbeat, Judgement, PoolState
+
+
+def observe(record: PoolRecord, view: PoolView) -> PoolRecord:
+    """The record with everything that is derived from observation brought up to date; equal when nothing changed."""
+    standby = next(iter(candidates(record, view, (record.owner, record.target))), None)
+    return replace(record, standby=standby, edges=_edges(record, view), conditions=conditions(record, view))
+
+
+def conditions(record: PoolRecord, view: PoolView) -> tuple[Condition, ...]:
+    """Conditions that hold, in a fixed order."""
+    found: list[Condition] = []
+    owner = view.gateways.get(record.owner or "")
+    if record.state == PoolState.STRANDED:
+        found.append(Condition("NoStandby", "OwnerUnfit", "the owner is unfit and no gateway is ready"))
+    elif record.owner and not candidates(record, view, (record.owner, record.target)):
+        found.append(Condition("NoStandby", "NoneReady", _why_none(record, view)))
+    gone = [name for name, sight in view.edges.items() if sight.heartbeat is not Heartbeat.FRESH]
+    if gone or not all_edges_fresh(view):
+        found.append(Condition("EdgeUnreachable", "HeartbeatLost", ", ".join(gone) or "no edge is known"))
+    if record.state == PoolState.ACTIVE_HEALTHY and record.announce and not _announced(record, view):
+        found.append(Condition("AdvertisementPending", "NotSeenAtEdge", f"no announcement by {record.owner}"))
+    if owner is not None and owner.judgement is Judgement.SUSPECT:
+        found.append(Condition("Suspect", "ControlLost", f"traffic through {owner.name} is fine, its agent is silent"))
+    if owner is not None and owner.partial:
+        found.append(Condition("PartialPath", "DownAtSomeEdges", f"{owner.name} is unfit at some edges, not at all"))
+    if wants_hold(record, view) and record.state not in (PoolState.HELD, PoolState.TERMINATING):
+        found.append(Condition("HoldPending", "MoveUnderWay", "the hold applies at the end of the move"))
+    if damped(record, view.now_s):
+        found.append(Condition("Damped", "TooManyMoves", f"{len(record.moves_s)} moves within a minute"))
+    errors = [f"{name}: {r.error}" for name, r in view.edge_reports.items() if r.error]
+    errors += [f"{name}: {r.error}" for name, r in view.node_reports.items() if r.error]
+    if errors:
+        found.append(Condition("AgentError", "Refused", "; ".join(errors)))
+    return tuple(found)
+
+
+def _announced(record: PoolRecord, view: PoolView) -> bool:
+    return all(record.owner in report.announced_by for report in view.edge_reports.values())
+
+
+def _why_none(record: PoolRecord, view: PoolView) -> str:
+    others = [g for g in view.gateways.values() if g.name != record.owner]
+    return "; ".join(f"{g.name}: {', '.join(g.not_ready) or g.judgement}" for g in others) or "no other gateway"
+
+
+def _edges(record: PoolRecord, view: PoolView) -> dict[str, EdgeView]:
+    edges: dict[str, EdgeView] = {}
+    for name in view.edges:
+        report = view.edge_reports.get(name)
+        if report is None:
+            edges[name] = record.edges.get(name, EdgeView())
+            continue
+        phase = "installed" if report.installed else "withdrawn" if report.withdrawn else "pending"
+        edges[name] = EdgeView(report.epoch, report.owner, "removed" if report.removed else phase)
+    return edges

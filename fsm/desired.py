@@ -1,0 +1,147 @@
+"""Desired state: what each agent has to make true, projected from the records. Pure; the whole level, never a step."""
+
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network
+
+from fsm.records import (
+    AgentBase,
+    EdgeGatewaySpec,
+    EdgePool,
+    EdgeSpec,
+    Identity,
+    NodePool,
+    PoolRecord,
+    PoolSpec,
+    Tunnel,
+)
+from fsm.types import PROFILES, PoolState
+
+S = PoolState
+
+EDGE, NODE = "edge", "node"
+Key = tuple[str, str]
+"""(role, agent)"""
+
+
+def edge_pool(record: PoolRecord, spec: PoolSpec) -> EdgePool:
+    """What an edge does with the pool: whom it points at, under which epoch."""
+    owner, epoch = record.owner, record.epoch
+    if record.state == S.TERMINATING:
+        return EdgePool(spec.addresses, None, epoch, deleted=True)
+    if record.state in (S.FAILURE_DETECTED, S.WITHDRAWN):
+        owner = record.target
+    elif record.state == S.DRAINING:
+        owner, epoch = (record.target, epoch) if record.switched else (owner, record.base_epoch)
+    return EdgePool(spec.addresses, owner, epoch, planned=record.switched, plan=record.plan)
+
+
+def announcers(record: PoolRecord) -> frozenset[str]:
+    """Gateways that shall announce the pool."""
+    if not record.announce or record.state in (S.PENDING, S.IDLE, S.TERMINATING):
+        return frozenset()
+    if record.state in (S.FAILURE_DETECTED, S.WITHDRAWN):
+        names = {record.target}
+    elif record.state == S.DRAINING:
+        names = {record.owner, record.target}
+    else:
+        names = {record.owner}
+    return frozenset(name for name in names if name)
+
+
+def pool_desired(record: PoolRecord, spec: PoolSpec, group: EdgeGatewaySpec) -> dict[Key, EdgePool | NodePool]:
+    """The pool's part of every agent's desired state. Answers are prepared on every gateway, owner or not."""
+    told = announcers(record)
+    wanted: dict[Key, EdgePool | NodePool] = {}
+    if record.epoch:
+        for edge in group.edges:
+            wanted[EDGE, edge.name] = edge_pool(record, spec)
+    for gateway in group.gateways:
+        wanted[NODE, gateway] = NodePool(spec.addresses, gateway in told, record.epoch)
+    return wanted
+
+
+def allocate_slots(known: Mapping[str, int], gateways: Iterable[str]) -> dict[str, int]:
+    """A number for each gateway: the one it has, or the smallest that is free. 256 at most: one octet of the tunnel."""
+    wanted = list(gateways)
+    slots = {name: known[name] for name in wanted if name in known}
+    free = (n for n in range(256) if n not in set(slots.values()))
+    for name in wanted:
+        if name not in slots:
+            number = next(free, None)
+            if number is None:
+                raise ValueError("more than 256 gateways: no number is left for " + name)
+            slots[name] = number
+    return slots
+
+
+def tunnel_addresses(group: EdgeGatewaySpec, slot: int, edge_index: int) -> tuple[str, str, str]:
+    """(edge's, gateway's, probe) IPv4 address of a tunnel: one /31 for each edge and gateway (RFC 3021)."""
+    block = int(IPv4Network(group.tunnel_ipv4).network_address) + slot * 256 + edge_index * 2
+    probe = int(IPv4Network(group.probe_ipv4).network_address) + slot + 1
+    edge, gateway, responder = (str(IPv4Network((n, 32)).network_address) for n in (block, block + 1, probe))
+    return edge, gateway, responder
+
+
+def agent_bases(
+    group: EdgeGatewaySpec,
+    pools: Iterable[PoolSpec],
+    agents: Mapping[Key, Identity],
+) -> dict[Key, AgentBase]:
+    """The base of every edge and gateway of a group. A tunnel appears once both ends have published a public key."""
+    accept = tuple(sorted({prefix for pool in pools for prefix in pool.addresses}))
+    at_edge: dict[str, list[Tunnel]] = {edge.name: [] for edge in group.edges}
+    at_node: dict[str, list[Tunnel]] = {gateway: [] for gateway in group.gateways}
+    for index, edge in enumerate(group.edges):
+        for gateway in group.gateways:
+            ends = agents.get((EDGE, edge.name)), agents.get((NODE, gateway))
+            if ends[0] is None or ends[1] is None or not ends[0].public_key or not ends[1].public_key:
+                continue
+            at_edge[edge.name].append(_tunnel(group, edge, index, gateway, gateway, ends[1].public_key))
+            at_node[gateway].append(_tunnel(group, edge, index, gateway, edge.name, ends[0].public_key))
+    bases: dict[Key, AgentBase] = {}
+    for name, tunnels in at_edge.items():
+        bases[EDGE, name] = _base(group, tunnels, accept, ())
+    for name, tunnels in at_node.items():
+        peers = sorted(
+            record.lan_address
+            for (role, other), record in agents.items()
+            if role == NODE and other != name and other in group.gateways and record.lan_address
+        )
+        bases[NODE, name] = _base(group, tunnels, accept, tuple(peers))
+    return bases
+
+
+def _tunnel(group: EdgeGatewaySpec, edge: EdgeSpec, index: int, gateway: str, peer: str, public_key: str) -> Tunnel:
+    slot = group.slots[gateway]
+    edge_ipv4, gateway_ipv4, probe_ipv4 = tunnel_addresses(group, slot, index)
+    return Tunnel(
+        name=peer,
+        slot=slot,
+        public_key=public_key,
+        endpoint=edge.endpoint,
+        port=group.port_base + slot,
+        edge_ipv4=edge_ipv4,
+        gateway_ipv4=gateway_ipv4,
+        probe_ipv4=probe_ipv4,
+        edge_asn=edge.asn,
+        gateway_asn=group.gateway_asn,
+        edge_index=index,
+    )
+
+
+def _base(
+    group: EdgeGatewaySpec, tunnels: list[Tunnel], accept: tuple[str, ...], lan_peers: tuple[str, ...]
+) -> AgentBase:
+    profile = PROFILES[group.profile]
+    return AgentBase(
+        tunnels=tuple(tunnels),
+        mtu=group.mtu,
+        keepalive_s=group.keepalive_s,
+        hold_time_s=group.hold_time_s,
+        bfd_interval_ms=profile.interval_ms,
+        bfd_multiplier=profile.multiplier,
+        probe_interval_ms=profile.probe_interval_ms,
+        drain_linger_ms=group.drain_linger_ms,
+        accept=accept,
+        lan_peers=lan_peers,
+    )

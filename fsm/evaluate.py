@@ -1,0 +1,281 @@
+"""Which event follows for a pool from one look at the world. One function a state, most urgent first.
+
+Levels, not edges: called again with the same world and the record that the event led to, it says what comes next, and
+None when nothing does. So a leader that takes over half-way needs no memory of what happened before.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fsm.events import Event, PoolEvent
+from fsm.placement import rank
+from fsm.records import EdgeGatewaySpec, EdgePoolReport, NodePoolReport, PoolRecord, PoolSpec
+from fsm.types import SUSPECT_MOVE_AFTER_MS, Heartbeat, Judgement, PoolState
+from fsm.witness import GatewayView, Sight
+
+S, E, J = PoolState, PoolEvent, Judgement
+BAD = (J.DEAD, J.UNFIT)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """All that matters to one pool at one instant. `spec` None: it was deleted. `now_s` is the leader's clock."""
+
+    now_s: float
+    spec: PoolSpec | None
+    group: EdgeGatewaySpec | None
+    gateways: Mapping[str, GatewayView] = field(default_factory=dict)
+    edges: Mapping[str, Sight] = field(default_factory=dict)
+    edge_reports: Mapping[str, EdgePoolReport] = field(default_factory=dict)
+    node_reports: Mapping[str, NodePoolReport] = field(default_factory=dict)
+    ready_since_s: Mapping[str, float] = field(default_factory=dict)
+    control_trouble: bool = False
+    """Most agents look stale at once, or the leader's own writes fail: then a stale heartbeat says nothing."""
+
+
+def next_event(record: PoolRecord, view: PoolView) -> Event | None:
+    """The most urgent event for that record, or None."""
+    if view.spec is None and record.state != S.TERMINATING:
+        return Event(E.DELETE_REQUESTED, "manifest removed")
+    executed = _executed_plan(record, view)
+    if executed is not None:
+        return executed
+    return _BY_STATE[PoolState(record.state)](record, view)
+
+
+# ---- confirmations -----------------------------------------------------------------------------------------------
+
+
+def _fresh_edges(view: PoolView) -> list[str]:
+    return [name for name, sight in view.edges.items() if sight.heartbeat is Heartbeat.FRESH]
+
+
+def all_edges_fresh(view: PoolView) -> bool:
+    """Every edge of the group can be asked."""
+    return bool(view.edges) and len(_fresh_edges(view)) == len(view.edges)
+
+
+def _confirmed(view: PoolView, holds: Callable[[EdgePoolReport], bool]) -> list[EdgePoolReport] | None:
+    """The fresh edges' reports if there are any and all of them confirm, else None."""
+    reports = [view.edge_reports.get(name) for name in _fresh_edges(view)]
+    known = [r for r in reports if r is not None and holds(r)]
+    return known if known and len(known) == len(reports) else None
+
+
+def _phases(reports: Iterable[EdgePoolReport], *names: str) -> dict[str, float]:
+    """The slowest edge's time of each phase."""
+    times: dict[str, float] = {}
+    for report in reports:
+        for name in names:
+            if name in report.phases_ms:
+                times[name] = max(times.get(name, 0.0), report.phases_ms[name])
+    return times
+
+
+def _prepared(record: PoolRecord, view: PoolView, gateway: str | None) -> bool:
+    report = view.node_reports.get(gateway or "")
+    if report is None or report.epoch != record.epoch or not report.answers:
+        return False
+    return report.announcing == record.announce
+
+
+# ---- choices -----------------------------------------------------------------------------------------------------
+
+
+def candidates(record: PoolRecord, view: PoolView, but: Iterable[str | None] = ()) -> tuple[str, ...]:
+    """Gateways that could take the pool now, best first."""
+    left_out = set(but)
+    return rank(record.name, (g.name for g in view.gateways.values() if g.ready and g.name not in left_out))
+
+
+def _best(record: PoolRecord, view: PoolView, *but: str | None) -> str | None:
+    return next(iter(candidates(record, view, but)), None)
+
+
+def damped(record: PoolRecord, now_s: float) -> bool:
+    """Whether moves of this pool have to wait: within `backoff_ms` of the last one."""
+    return bool(record.moves_s) and now_s < record.moves_s[-1] + record.backoff_ms / 1000
+
+
+def _owner(record: PoolRecord, view: PoolView) -> GatewayView | None:
+    return view.gateways.get(record.owner or "")
+
+
+def _unfit(record: PoolRecord, view: PoolView, target: str | None) -> Event | None:
+    owner = _owner(record, view)
+    if owner is None or owner.judgement not in BAD:
+        return None
+    if owner.judgement is J.UNFIT and damped(record, view.now_s):
+        return None
+    return Event(E.OWNER_UNFIT, f"owner {owner.judgement}", target=target, evidence=owner.evidence)
+
+
+def _planned(record: PoolRecord, view: PoolView) -> Event | None:
+    """A reason to move with no packet lost, and somebody to move to."""
+    owner, target = _owner(record, view), _best(record, view, record.owner)
+    if target is None:
+        return None
+    if owner is None:
+        gone = view.group is not None and record.owner not in view.group.gateways
+        return Event(E.MOVE_WANTED, "gateway removed", target=target) if gone else None
+    if owner.drained or owner.leaving:
+        cause = "gateway drained" if owner.drained else "gateway shutting down"
+        return Event(E.MOVE_WANTED, cause, target=target, evidence=owner.evidence)
+    if damped(record, view.now_s):
+        return None
+    if owner.judgement is J.FLAP:
+        return Event(E.MOVE_WANTED, "session down, probe passing", target=target, evidence=owner.evidence)
+    if owner.judgement is J.SUSPECT and _suspect_moves(owner, view):
+        return Event(E.MOVE_WANTED, "suspect", target=target, evidence=owner.evidence)
+    return _preempt(record, view, target)
+
+
+def _suspect_moves(owner: GatewayView, view: PoolView) -> bool:
+    asked = view.group is not None and view.group.suspect_action == "move"
+    return asked and owner.suspect_s * 1000 >= SUSPECT_MOVE_AFTER_MS and not view.control_trouble
+
+
+def _preempt(record: PoolRecord, view: PoolView, target: str) -> Event | None:
+    if view.group is None or not view.group.preempt:
+        return None
+    first = next(iter(rank(record.name, view.group.gateways)), None)
+    since = view.ready_since_s.get(target)
+    if target != first or since is None or view.now_s - since < view.group.preempt_delay_s:
+        return None
+    return Event(E.MOVE_WANTED, "preempt", target=target)
+
+
+def _deadline(record: PoolRecord, view: PoolView, target: str | None, serves: bool = False) -> Event | None:
+    """Passed only while every edge can be asked: an unreachable edge suspends it, and it restarts on its return."""
+    if record.deadline_s is None or view.now_s < record.deadline_s or not all_edges_fresh(view):
+        return None
+    back = max((sight.fresh_since_s for sight in view.edges.values()), default=0.0)
+    if view.now_s < back + 1.0:
+        return None
+    return Event(E.DEADLINE_PASSED, f"{record.state} took too long", target=target, serves=serves)
+
+
+def _executed_plan(record: PoolRecord, view: PoolView) -> Event | None:
+    """An edge carried out the plan that was armed on the epoch in force."""
+    done = {r.executed_plan: r for r in view.edge_reports.values() if r.executed_plan is not None}
+    for plan in record.plan:
+        if plan.epoch in done and plan.base == record.epoch:
+            phases = _phases([done[plan.epoch]], "detect")
+            return Event(E.PLAN_EXECUTED, "executed by the edge", plan.target, plan.epoch, phases_ms=phases)
+    return None
+
+
+# ---- one function a state ----------------------------------------------------------------------------------------
+
+
+def _pending(record: PoolRecord, view: PoolView) -> Event | None:
+    if wants_hold(record, view):
+        return Event(E.HOLD_REQUESTED, _hold_cause(record))
+    target = _best(record, view)
+    return Event(E.CANDIDATE_READY, "first ready gateway", target=target) if target else None
+
+
+def _active(record: PoolRecord, view: PoolView) -> Event | None:
+    if wants_hold(record, view):
+        return Event(E.HOLD_REQUESTED, _hold_cause(record))
+    return _unfit(record, view, _best(record, view, record.owner)) or _planned(record, view)
+
+
+def _moving(record: PoolRecord, view: PoolView) -> Event | None:
+    """FailureDetected and Withdrawn. Confirmation counts first: a move that is done is not thrown away."""
+    if record.state == S.FAILURE_DETECTED:
+        reports = _confirmed(view, lambda r: r.epoch == record.epoch and r.withdrawn)
+        if reports is not None:
+            return Event(
+                E.OLD_PATH_REMOVED, "confirmed", record.target, phases_ms=_phases(reports, "detect", "withdraw")
+            )
+    else:
+        reports = _confirmed(view, lambda r: r.epoch == record.epoch and r.installed and r.owner == record.target)
+        if reports is not None:
+            return Event(E.NEW_PATH_INSTALLED, "confirmed", record.target, phases_ms=_phases(reports, "peer_move"))
+    target = view.gateways.get(record.target or "")
+    if target is None or target.judgement in BAD:
+        evidence = target.evidence if target else {}
+        return Event(E.TARGET_LOST, "target unfit", _best(record, view, record.target), evidence=evidence)
+    return _deadline(record, view, _best(record, view, record.target) or (record.target if target.ready else None))
+
+
+def _settling(record: PoolRecord, view: PoolView) -> Event | None:
+    """PeerUpdated and StandbyAdvertising: the move is effective, the rest is confirmation."""
+    unfit = _unfit(record, view, _best(record, view, record.owner))
+    if unfit is not None:
+        return unfit
+    if record.state == S.PEER_UPDATED and _prepared(record, view, record.owner):
+        return Event(E.TARGET_PREPARED, "acknowledged", record.owner)
+    owner = _owner(record, view)
+    serving = owner is not None and owner.serves
+    if record.state == S.STANDBY_ADVERTISING and serving:
+        seen = _confirmed(view, lambda r: r.epoch == record.epoch and record.owner in r.announced_by)
+        if seen is not None or not record.announce:
+            return Event(E.ANNOUNCED, "announcement seen, probe passing", record.owner)
+    return _deadline(record, view, _best(record, view, record.owner), serves=serving)
+
+
+def _stranded(record: PoolRecord, view: PoolView) -> Event | None:
+    if wants_hold(record, view):
+        return Event(E.HOLD_REQUESTED, _hold_cause(record))
+    owner = _owner(record, view)
+    in_place = _confirmed(view, lambda r: r.epoch == record.epoch and r.installed and r.owner == record.owner)
+    if owner is not None and owner.judgement is J.HEALTHY and in_place is not None:
+        return Event(E.OWNER_RECOVERED, "probes pass again", record.owner, evidence=owner.evidence)
+    target = _best(record, view)
+    return Event(E.CANDIDATE_READY, "a gateway became ready", target=target) if target else None
+
+
+def _draining(record: PoolRecord, view: PoolView) -> Event | None:
+    target, other = view.gateways.get(record.target or ""), _best(record, view, record.target, record.owner)
+    lost = target is None or target.judgement in BAD
+    if record.switched:
+        reports = _confirmed(view, lambda r: r.epoch == record.epoch and r.installed and r.owner == record.target)
+        if reports is not None:
+            return Event(E.NEW_PATH_INSTALLED, "confirmed", record.target, phases_ms=_phases(reports, "peer_move"))
+    unfit = _unfit(record, view, other if lost else record.target)
+    if unfit is not None:
+        return unfit
+    if lost:
+        return Event(E.TARGET_LOST, "target unfit", other, evidence=target.evidence if target else {})
+    if not record.switched and _prepared(record, view, record.target):
+        return Event(E.TARGET_PREPARED, "acknowledged", record.target)
+    return _deadline(record, view, other or record.target)
+
+
+def _held(record: PoolRecord, view: PoolView) -> Event | None:
+    return None if wants_hold(record, view) else Event(E.HOLD_RELEASED, "hold released")
+
+
+def _terminating(record: PoolRecord, view: PoolView) -> Event | None:
+    edges = [view.edge_reports.get(name) for name in view.edges]
+    silent = all(not r.announcing for r in view.node_reports.values())
+    never_placed = record.epoch == 0
+    if never_placed or (silent and edges and all(r is not None and r.removed for r in edges)):
+        return Event(E.PATHS_REMOVED, "confirmed")
+    return _deadline(record, view, None)
+
+
+def wants_hold(record: PoolRecord, view: PoolView) -> bool:
+    """The manifest says `hold: true`, or an operator asked for it and has not released it."""
+    return bool(record.hold_request) or (view.spec is not None and view.spec.hold)
+
+
+def _hold_cause(record: PoolRecord) -> str:
+    return record.hold_request or "manifest says hold"
+
+
+_BY_STATE: dict[PoolState, Callable[[PoolRecord, PoolView], Event | None]] = {
+    S.PENDING: _pending,
+    S.ACTIVE_HEALTHY: _active,
+    S.IDLE: _active,
+    S.FAILURE_DETECTED: _moving,
+    S.WITHDRAWN: _moving,
+    S.PEER_UPDATED: _settling,
+    S.STANDBY_ADVERTISING: _settling,
+    S.STRANDED: _stranded,
+    S.DRAINING: _draining,
+    S.HELD: _held,
+    S.TERMINATING: _terminating,
+}

@@ -1,0 +1,66 @@
+"""The edge's fence: which command may still be obeyed. Pure; the edge agent makes its state durable before it acts.
+
+A command for a prefix is refused when its epoch is below the highest one accepted for any overlapping prefix; commands
+of one pool order by (epoch, mod_revision).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_network
+
+from fsm.records import EdgePool
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The newest command accepted for one pool, with the etcd revision it came from."""
+
+    command: EdgePool
+    mod_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceState:
+    """All that the fence remembers. `floor`: the highest epoch accepted for each prefix, kept after the pool is gone."""
+
+    pools: Mapping[str, Accepted] = field(default_factory=dict)
+    floor: Mapping[str, int] = field(default_factory=dict)
+    schema: int = 1
+
+    @property
+    def highest_epoch(self) -> int:
+        """The highest epoch ever accepted."""
+        return max(self.floor.values(), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a command is not obeyed. `stale`: it is merely old, as after a reconnect; nothing is wrong."""
+
+    reason: str
+    stale: bool
+
+
+def accept(state: FenceState, pool: str, command: EdgePool, mod_revision: int) -> FenceState | Refused:
+    """The fence after that command, or why it is refused. The same command again changes nothing and is accepted."""
+    before = state.pools.get(pool)
+    if before is not None and (command.epoch, mod_revision) < (before.command.epoch, before.mod_revision):
+        held = f"epoch {before.command.epoch} at revision {before.mod_revision}"
+        return Refused(f"pool {pool}: epoch {command.epoch} at revision {mod_revision} is older than {held}", True)
+    for prefix in command.prefixes:
+        network = ip_network(prefix)
+        for other, epoch in state.floor.items():
+            if command.epoch < epoch and _overlaps(network, other):
+                return Refused(f"pool {pool}: epoch {command.epoch} for {prefix} is below {epoch} for {other}", False)
+    floor = {**state.floor, **{p: max(command.epoch, state.floor.get(p, 0)) for p in command.prefixes}}
+    return replace(state, pools={**state.pools, pool: Accepted(command, mod_revision)}, floor=floor)
+
+
+def forget(state: FenceState, pool: str) -> FenceState:
+    """A pool whose deletion is confirmed; its prefixes' highest epochs stay."""
+    return replace(state, pools={name: a for name, a in state.pools.items() if name != pool})
+
+
+def _overlaps(network: object, other: str) -> bool:
+    mine, theirs = network, ip_network(other)
+    return type(mine) is type(theirs) and mine.overlaps(theirs)  # type: ignore[attr-defined,no-any-return]
