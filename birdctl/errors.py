@@ -53,3 +53,19 @@ class BirdRefused(BirdError):
         self.text = text
         self.command = command
         super().__init__(f"BIRD refused {command!r}: {code:04d} {text}")
+
+
+class BirdUnsettled(BirdError):
+    """BIRD took the configuration, and what it exports still differs from it after the time to settle (seconds).
+
+    `differences` says for each what is missing or too much, and at which session.
+    """
+
+    def __init__(self, path: Path, differences: tuple[str, ...], settle_s: float) -> None:
+        self.path = path
+        self.differences = differences
+        self.settle_s = settle_s
+        super().__init__(
+            f"BIRD at {path} has not settled after {settle_s:g} s: {'; '.join(differences)}; "
+            "see `show protocols all` of these protocols"
+        )
