@@ -21,7 +21,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class FenceState:
-    """All that the fence remembers. `floor`: the highest epoch accepted for each prefix, kept after the pool is gone."""
+    """All that the fence remembers. `floor`: the highest epoch accepted per prefix, kept after the pool is gone."""
 
     pools: Mapping[str, Accepted] = field(default_factory=dict)
     floor: Mapping[str, int] = field(default_factory=dict)
@@ -50,7 +50,8 @@ def accept(state: FenceState, pool: str, command: EdgePool, mod_revision: int) -
     for prefix in command.prefixes:
         network = ip_network(prefix)
         for other, epoch in state.floor.items():
-            if command.epoch < epoch and _overlaps(network, other):
+            theirs = ip_network(other)
+            if command.epoch < epoch and network.version == theirs.version and network.overlaps(theirs):
                 return Refused(f"pool {pool}: epoch {command.epoch} for {prefix} is below {epoch} for {other}", False)
     floor = {**state.floor, **{p: max(command.epoch, state.floor.get(p, 0)) for p in command.prefixes}}
     return replace(state, pools={**state.pools, pool: Accepted(command, mod_revision)}, floor=floor)
@@ -59,8 +60,3 @@ def accept(state: FenceState, pool: str, command: EdgePool, mod_revision: int) -
 def forget(state: FenceState, pool: str) -> FenceState:
     """A pool whose deletion is confirmed; its prefixes' highest epochs stay."""
     return replace(state, pools={name: a for name, a in state.pools.items() if name != pool})
-
-
-def _overlaps(network: object, other: str) -> bool:
-    mine, theirs = network, ip_network(other)
-    return type(mine) is type(theirs) and mine.overlaps(theirs)  # type: ignore[attr-defined,no-any-return]
