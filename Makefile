@@ -1,0 +1,43 @@
+# Everything that is done with this repository. `make help` lists it.
+# Each target that needs the environment makes it first (deploy/setup), which takes no time when it is there.
+
+PYTHON ?= python3
+BIN := .venv/bin
+BUILD := build
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench lock clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+setup: ## install what is missing: system packages (no service started or enabled) and .venv
+	@command -v $(PYTHON) >/dev/null || { echo "setup: failed: no $(PYTHON): apt-get install python3 python3-venv" >&2; exit 8; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 8))' || { echo "setup: failed: $(PYTHON) is too old: install Python 3.11 or newer" >&2; exit 8; }
+	@$(PYTHON) deploy/setup/setup.py
+
+demo: setup ## one pool fails over in a lab of namespaces, every lost packet counted (root; about a minute)
+	@mkdir -p $(BUILD)
+	$(BIN)/bgplb lab demo --json $(BUILD)/demo.json --picture $(BUILD)/demo.svg
+
+test: setup lint ## all checks and all tests, the quick ones first
+	$(BIN)/pytest tests
+
+lint: setup ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## 30 failovers measured against what BIRD and BFD alone need (root)
+	@mkdir -p $(BUILD)
+	$(BIN)/bgplb lab bench failover --runs 30 --json $(BUILD)/bench.json
+
+lock: setup ## renew requirements.lock from pyproject.toml's ranges
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+	    --extra dev --extra kubernetes --output-file requirements.lock pyproject.toml
+
+clean: ## remove what the targets made here, except .venv
+	rm -rf $(BUILD) *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
