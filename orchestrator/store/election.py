@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -155,10 +156,8 @@ class Election:
         self._set(0)
         if revision == 0:
             return
-        try:
+        with suppress(Unavailable, Indeterminate):
             await self._store.txn([CreatedAt(self._keys.leader, revision)], [Delete(self._keys.leader)])
-        except (Unavailable, Indeterminate):
-            return
 
     def _on_leader(self, _changes: tuple[Change, ...]) -> None:
         self._wake.set()
@@ -175,11 +174,9 @@ class Election:
         await self._leaders.ready.wait()
         await self._beats.ready.wait()
         while True:
-            try:
+            # Without an answer nothing is known: the next tick looks again, and what we claim ends with the lease.
+            with suppress(Unavailable, Indeterminate):
                 await self._step()
-            except (Unavailable, Indeterminate):
-                # Nothing is known now; the next tick looks again. What we claim ends with the lease's deadline.
-                pass
             self._announce()
             await self._wake.wait()
             self._wake.clear()
@@ -245,14 +242,15 @@ class Election:
         last_sign = max(kv.create_revision, beat_revision)
         if self._heartbeat.committed_since(last_sign) < self._takeover_beats:
             return
-        guards = [CreatedAt(kv.key, kv.create_revision), ModifiedAt(beat_key, beat_revision)]
+        guards: list[Guard] = [CreatedAt(kv.key, kv.create_revision), ModifiedAt(beat_key, beat_revision)]
         if not await self._remove(kv, guards):
             return
         self.takeovers += 1
         await self._claim()
         self._announce()
         # The dead one's other keys go too, and should it be only frozen, it learns that its lease is gone.
-        await self._store.revoke(kv.lease)
+        if kv.lease != 0:
+            await self._store.revoke(kv.lease)
 
     async def _remove(self, kv: KeyValue, guards: list[Guard]) -> bool:
         """Delete the leader key if the guards hold; the watch will bring the deletion."""

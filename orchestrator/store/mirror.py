@@ -172,9 +172,7 @@ class Mirror:
 def _difference(items: dict[str, KeyValue], snapshot: Snapshot) -> tuple[Change, ...]:
     """The changes that lead from the copy to the snapshot, in order of revision, deletions first."""
     present = {kv.key for kv in snapshot.items}
-    gone: Iterable[Change] = (
-        Change(key, None, 0, snapshot.revision, 0) for key in sorted(items) if key not in present
-    )
+    gone: Iterable[Change] = (Change(key, None, 0, snapshot.revision, 0) for key in sorted(items) if key not in present)
     written = sorted((kv for kv in snapshot.items if items.get(kv.key) != kv), key=lambda kv: (kv.mod_revision, kv.key))
     puts = (Change(kv.key, kv.value, kv.create_revision, kv.mod_revision, kv.lease) for kv in written)
     return (*gone, *puts)
