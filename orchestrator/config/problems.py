@@ -74,9 +74,9 @@ def _yaml_word(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return "a list" if value else "[]"
-    if isinstance(value, dict):
+    if isinstance(value, dict | BaseModel):
         return "a mapping" if value else "{}"
     return str(value)
 
@@ -114,7 +114,7 @@ def problems_of(error: ValidationError, model: type[BaseModel], file: str, obj: 
         if isinstance(cause, Relations):
             for name, allowed in cause.broken:
                 value = _value_at(detail["input"], name)
-                found.append(Problem(file, obj, path_text((*loc, *name.split("."))), quoted(value), allowed))
+                found.append(Problem(file, obj, path_text((*loc, *steps(name))), quoted(value), allowed))
             continue
         if detail["type"] == "missing":
             value, allowed = NO_VALUE, allowed_of(field)
@@ -172,9 +172,16 @@ def _find(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[type[Base
     return owner, field
 
 
+def steps(path: str) -> tuple[int | str, ...]:
+    """`spec.edges.0.name` as the steps down from a model."""
+    return tuple(int(part) if part.isdigit() else part for part in path.split("."))
+
+
 def _value_at(value: Any, name: str) -> Any:
-    for part in name.split("."):
-        if isinstance(value, BaseModel):
+    for part in steps(name):
+        if isinstance(part, int):
+            value = value[part] if isinstance(value, list | tuple) and part < len(value) else NO_VALUE
+        elif isinstance(value, BaseModel):
             names = {field.alias or key: key for key, field in type(value).model_fields.items()}
             value = getattr(value, names.get(part, part), NO_VALUE)
         elif isinstance(value, dict):

@@ -1,6 +1,5 @@
 """Records as the bytes that etcd keeps: JSON of the dataclasses of `fsm.records`, and which key holds which."""
 
-from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,6 +24,7 @@ _OBSERVED_POOL: dict[str, type] = {"edge": records.EdgePoolReport, "node": recor
 _DESIRED_POOL: dict[str, type] = {"edge": records.EdgePool, "node": records.NodePool}
 
 _encoder = msgspec.json.Encoder()
+_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
 
 class RecordError(Exception):
@@ -59,12 +59,15 @@ def decode(data: bytes, type_: type[T], key: str = "") -> T:
         raise RecordError(key, f"not a {type_.__name__}: the text is not UTF-8") from error
     if getattr(value, "schema", records.SCHEMA) != records.SCHEMA:
         _refuse_schema(data, key)
-    return value  # type: ignore[no-any-return]
+    return value
 
 
-@cache
-def _decoder(type_: type) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(type_)
+def _decoder(type_: type[T]) -> msgspec.json.Decoder[T]:
+    """The decoder of a type, made once: making one costs more than it takes to decode a hundred records."""
+    decoder = _decoders.get(type_)
+    if decoder is None:
+        decoder = _decoders[type_] = msgspec.json.Decoder(type_)
+    return decoder
 
 
 def _refuse_schema(data: bytes, key: str) -> None:
