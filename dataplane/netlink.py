@@ -88,6 +88,14 @@ class Netlink:
             rules=frozenset(rules),
         )
 
+    async def link(self, name: str) -> Link | None:
+        """The interface of this name, or None."""
+        async with self._call(f"read interface {name}") as ip:
+            async for message in await ip.get_links():
+                if message.get("ifname") == name:
+                    return link_from(message)
+        return None
+
     async def route(self, prefix: str, table: int, protocol: int = ROUTE_PROTOCOL) -> Route | None:
         """The route for exactly this prefix as the kernel holds it now; the one with the lowest metric if several."""
         wanted = str(ip_network(prefix))

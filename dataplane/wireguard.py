@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from dataplane.model import WireGuardDevice
+
 
 @dataclass(frozen=True)
 class PeerState:
@@ -74,3 +76,33 @@ class WireGuard(Protocol):
     async def close(self) -> None:
         """Close our connections; devices and their peers stay."""
         ...
+
+
+def peer_updates(actual: DeviceState, desired: WireGuardDevice, parking_key: str | None = None) -> list[PeerUpdate]:
+    """The updates that make the device's peers as desired, without disturbing what is right: pure.
+
+    A peer that exists keeps the endpoint it has, whatever the wish says (it may have been learnt through a NAT); the
+    endpoint is set only with the peer's creation. Allowed IPs that a living peer must lose go to the parking peer when
+    there is one: its whole list is never replaced, since that would leave a moment without any.
+    """
+    updates: list[PeerUpdate] = []
+    for key, peer in sorted(desired.peers.items()):
+        present = actual.peers.get(key)
+        if present is None:
+            updates.append(PeerUpdate(key, peer.allowed_ips, endpoint=peer.endpoint, keepalive_s=peer.keepalive_s))
+            continue
+        missing = peer.allowed_ips - present.allowed_ips
+        keepalive = peer.keepalive_s or 0
+        changed = keepalive != (present.keepalive_s or 0)
+        surplus = present.allowed_ips - peer.allowed_ips
+        wanted_elsewhere = frozenset[str]().union(*(p.allowed_ips for k, p in desired.peers.items() if k != key))
+        leaving = surplus - wanted_elsewhere
+        if leaving and (parking_key is None or key == parking_key):
+            updates.append(PeerUpdate(key, replace_allowed_ips=peer.allowed_ips))
+        elif leaving:
+            assert parking_key is not None
+            updates.append(PeerUpdate(parking_key, leaving))
+        if missing or changed:
+            updates.append(PeerUpdate(key, missing, keepalive_s=keepalive if changed else None))
+    gone = [key for key in sorted(actual.peers) if key not in desired.peers and key != parking_key]
+    return updates + [PeerUpdate(key, remove=True) for key in gone]
