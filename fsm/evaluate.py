@@ -35,7 +35,7 @@ class PoolView:
 
 def next_event(record: PoolRecord, view: PoolView) -> Event | None:
     """The most urgent event for that record, or None."""
-    if view.spec is None and record.state != S.TERMINATING:
+    if (view.spec is None or view.spec.deleted) and record.state != S.TERMINATING:
         return Event(E.DELETE_REQUESTED, "manifest removed")
     executed = _executed_plan(record, view)
     if executed is not None:

@@ -46,6 +46,8 @@ class EdgeGatewaySpec:
     standbys: int = 1
     slots: Mapping[str, int] = field(default_factory=dict)
     """Number of each gateway, 0 to 255: it fixes port, tunnel and probe address, and is never reused while in use."""
+    deleted: bool = False
+    """Its manifest is gone; it stays until no pool needs it any more."""
     schema: int = SCHEMA
 
 
@@ -62,6 +64,8 @@ class PoolSpec:
     namespaces: tuple[str, ...] = ()
     priority: int = 0
     hold: bool = False
+    deleted: bool = False
+    """Its manifest is gone; it stays until every edge has confirmed that nothing of it is left."""
     schema: int = SCHEMA
 
 

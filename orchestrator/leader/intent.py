@@ -1,0 +1,105 @@
+"""From a folder's intent to accepted specs: what is new, what changed, what may be deleted."""
+
+from dataclasses import replace
+
+from fsm.desired import allocate_slots
+from fsm.records import EdgeGatewaySpec, Identity, PoolSpec
+from orchestrator.config.intent import Intent
+from orchestrator.leader.knowledge import Knowledge
+from orchestrator.leader.writes import DropSpec, SetSpec, Write
+from orchestrator.store.records import EDGE_GATEWAY_KIND, IDENTITY_KIND, POOL_KIND
+
+Named = tuple[str, str]
+"""(kind, name)"""
+
+
+class IntentKeeper:
+    """Compares intent with what was accepted.
+
+    An object is deleted only if this leader itself saw it in the folder and then saw it go: a folder that is empty,
+    unreadable or half-written deletes nothing, and a new leader whose folder lacks something reports it as missing.
+    """
+
+    def __init__(self) -> None:
+        self._intent: Intent | None = None
+        self._seen: set[Named] = set()
+        self._gone: set[Named] = set()
+        self.problems: tuple[str, ...] = ()
+
+    def offer(self, intent: Intent) -> None:
+        """A new reading of the folder. One with problems leaves the last good one in force."""
+        self.problems = tuple(str(problem) for problem in intent.problems)
+        if not intent.ok:
+            return
+        present = {(POOL_KIND, p.name) for p in intent.pools}
+        present |= {(EDGE_GATEWAY_KIND, g.name) for g in intent.edge_gateways}
+        self._gone = (self._gone | (self._seen - present)) - present
+        self._seen |= present
+        self._intent = intent
+
+    def forget(self) -> None:
+        """Leadership ended: what this leader saw go is no longer its to delete; the next one judges for itself."""
+        self._seen.clear()
+        self._gone.clear()
+        if self._intent is not None:
+            self.offer(self._intent)
+
+    def prune(self, known: Knowledge) -> tuple[str, ...]:
+        """An operator's order: what the folder lacks is to go. Returns the names."""
+        lacking = self.missing(known)
+        self._gone |= set(lacking)
+        return tuple(f"{kind}/{name}" for kind, name in lacking)
+
+    def missing(self, known: Knowledge) -> tuple[Named, ...]:
+        """Accepted objects that the folder lacks and that nobody saw go."""
+        if self._intent is None:
+            return ()
+        accepted: list[Named] = [(POOL_KIND, n) for n, s in known.pool_specs().items() if not s.deleted]
+        accepted += [(EDGE_GATEWAY_KIND, n) for n, s in known.groups().items() if not s.deleted]
+        return tuple(sorted(set(accepted) - self._present() - self._gone))
+
+    def _present(self) -> set[Named]:
+        if self._intent is None:
+            return set()
+        pools = {(POOL_KIND, p.name) for p in self._intent.pools}
+        return pools | {(EDGE_GATEWAY_KIND, g.name) for g in self._intent.edge_gateways}
+
+    def writes(self, known: Knowledge) -> tuple[Write, ...]:
+        """What has to be written for the accepted specs to be the intent."""
+        if self._intent is None:
+            return ()
+        wanted: list[Write] = []
+        groups, pools = known.groups(), known.pool_specs()
+        for group in self._intent.edge_gateways:
+            before = groups.get(group.name)
+            slots = allocate_slots(before.slots if before else {}, group.gateways)
+            spec = replace(group, slots=slots)
+            if spec != before:
+                wanted.append(SetSpec(EDGE_GATEWAY_KIND, group.name, spec))
+        wanted += [SetSpec(POOL_KIND, p.name, p) for p in self._intent.pools if p != pools.get(p.name)]
+        for kind, name in sorted(self._gone):
+            accepted: PoolSpec | EdgeGatewaySpec | None = pools.get(name) if kind == POOL_KIND else groups.get(name)
+            if accepted is not None and not accepted.deleted:
+                wanted.append(SetSpec(kind, name, replace(accepted, deleted=True)))
+        return tuple(wanted)
+
+
+def finished(known: Knowledge) -> tuple[Write, ...]:
+    """Specs that were deleted and that nothing needs any more."""
+    pools = known.pool_specs()
+    done = [name for name, spec in pools.items() if spec.deleted and name not in known.machines]
+    needed = {spec.gateway_ref for name, spec in pools.items() if name not in done}
+    drops: list[Write] = [DropSpec(POOL_KIND, name) for name in done]
+    drops += [DropSpec(EDGE_GATEWAY_KIND, n) for n, g in known.groups().items() if g.deleted and n not in needed]
+    return tuple(drops)
+
+
+def identities(known: Knowledge) -> tuple[Write, ...]:
+    """Agents that are new, or that came back with another key or address."""
+    before = known.identities()
+    writes: list[Write] = []
+    for (role, name), agent in known.agents.items():
+        identity = Identity(role, name, agent.public_key, agent.lan_address)
+        if agent.public_key and before.get((role, name)) != identity:
+            writes.append(SetSpec(IDENTITY_KIND, f"{role}.{name}", identity))
+    return tuple(writes)

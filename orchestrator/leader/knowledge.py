@@ -1,0 +1,190 @@
+"""What the leader knows: the store's records as typed values, kept current by the mirror and by its own commits."""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from fsm.records import (
+    AgentBase,
+    AgentRecord,
+    EdgeGatewaySpec,
+    EdgePool,
+    EdgePoolReport,
+    EdgeReport,
+    GatewayDrain,
+    Identity,
+    NodePool,
+    NodePoolReport,
+    NodeReport,
+    PoolRecord,
+    PoolSpec,
+    Request,
+)
+from fsm.types import Heartbeat
+from fsm.witness import Sight, World
+from orchestrator.store import keys as k
+from orchestrator.store.port import Change
+from orchestrator.store.records import RecordError, decode, type_of
+
+DesiredAt = tuple[str, str, str, str]
+"""(role, agent, type, name); the base has empty type and name."""
+V = TypeVar("V")
+
+
+class Knowledge:
+    """Typed copies of everything below the prefix. A value that can't be read is left out and listed in `problems`."""
+
+    def __init__(self, keys: k.Keys, stale_after_s: float) -> None:
+        self._keys = keys
+        self._stale_after_s = stale_after_s
+        self.specs: dict[tuple[str, str], object] = {}
+        self.machines: dict[str, PoolRecord] = {}
+        self.desired: dict[DesiredAt, object] = {}
+        self.agents: dict[tuple[str, str], AgentRecord] = {}
+        self.reports: dict[tuple[str, str], EdgeReport | NodeReport] = {}
+        self.pool_reports: dict[tuple[str, str, str], EdgePoolReport | NodePoolReport] = {}
+        self.requests: dict[str, Request] = {}
+        self.epoch_counter = 0
+        self.revisions: dict[str, int] = {}
+        self.problems: dict[str, str] = {}
+        self._beat_s: dict[tuple[str, str], float] = {}
+        self._fresh_since_s: dict[tuple[str, str], float] = {}
+
+    # ---- feeding ---------------------------------------------------------------------------------------------------
+
+    def apply(self, changes: Iterable[Change], now_s: float) -> set[str]:
+        """Take changes in; returns what they touched: names of pools, and 'base' for anything wider than one pool."""
+        touched: set[str] = set()
+        for change in changes:
+            if change.mod_revision <= self.revisions.get(change.key, 0):
+                continue  # our own commit, known already
+            self.revisions[change.key] = change.mod_revision
+            try:
+                key = self._keys.parse(change.key)
+            except ValueError:
+                continue
+            if isinstance(key, k.HeartbeatKey):
+                self._beat(key, change.value is not None, now_s)
+                continue
+            touched |= self._take(key, change)
+        return touched
+
+    def _beat(self, key: k.HeartbeatKey, alive: bool, now_s: float) -> None:
+        who = (key.role, key.name)
+        if not alive:
+            self._beat_s.pop(who, None)
+            return
+        if now_s - self._beat_s.get(who, float("-inf")) >= self._stale_after_s:
+            self._fresh_since_s[who] = now_s
+        self._beat_s[who] = now_s
+
+    def _take(self, key: k.Key, change: Change) -> set[str]:
+        if isinstance(key, k.EpochCounterKey):
+            self.epoch_counter = int(change.value or b"0")
+            return set()
+        wanted = type_of(key)
+        if wanted is None or isinstance(key, k.HistoryKey):
+            return set()
+        value: object | None = None
+        self.problems.pop(change.key, None)
+        if change.value is not None:
+            try:
+                value = decode(change.value, wanted, change.key)
+            except RecordError as error:
+                self.problems[change.key] = str(error)
+        return self._store(key, value)
+
+    def _store(self, key: k.Key, value: object | None) -> set[str]:
+        match key:
+            case k.SpecKey(kind, name):
+                return _put(self.specs, (kind, name), value, {"base"})
+            case k.AgentKey(role, name):
+                return _put(self.agents, (role, name), value, {"base"})
+            case k.MachineKey("pool", name):
+                return _put(self.machines, name, value, {name})
+            case k.DesiredBaseKey(role, agent):
+                return _put(self.desired, (role, agent, "", ""), value, {"base"})
+            case k.DesiredKey(role, agent, type_, name):
+                return _put(self.desired, (role, agent, type_, name), value, {name})
+            case k.ObservedBaseKey(role, agent):
+                return _put(self.reports, (role, agent), value, {"base"})
+            case k.ObservedKey(role, agent, "pool", name):
+                return _put(self.pool_reports, (role, agent, name), value, {name})
+            case k.RequestKey(id_):
+                return _put(self.requests, id_, value, {"base"})
+        return set()
+
+    def committed(self, key: str, value: object | None, revision: int) -> None:
+        """One of our own writes is in etcd: know it at once, without waiting for the watch to bring it back."""
+        self.revisions[key] = revision
+        parsed = self._keys.parse(key)
+        if isinstance(parsed, k.EpochCounterKey):
+            self.epoch_counter = value if isinstance(value, int) else self.epoch_counter
+        else:
+            self._store(parsed, value)
+
+    # ---- asking ----------------------------------------------------------------------------------------------------
+
+    def pool_specs(self) -> Mapping[str, PoolSpec]:
+        """Accepted pools, those being deleted included."""
+        return {name: spec for (_, name), spec in self.specs.items() if isinstance(spec, PoolSpec)}
+
+    def groups(self) -> Mapping[str, EdgeGatewaySpec]:
+        """Accepted edge gateways, those being deleted included."""
+        return {name: spec for (_, name), spec in self.specs.items() if isinstance(spec, EdgeGatewaySpec)}
+
+    def drains(self) -> Mapping[str, GatewayDrain]:
+        """Gateways that an operator has drained."""
+        return {name: spec for (_, name), spec in self.specs.items() if isinstance(spec, GatewayDrain)}
+
+    def identities(self) -> dict[tuple[str, str], Identity]:
+        """Every agent ever seen with a public key, by role and name."""
+        return {(s.role, s.name): s for s in self.specs.values() if isinstance(s, Identity)}
+
+    def sight(self, role: str, name: str, now_s: float) -> Sight:
+        """How alive an agent looks. `now_s`: the last instant at which the mirror was known to be current."""
+        who = (role, name)
+        record, beat_s = self.agents.get(who), self._beat_s.get(who)
+        if record is None or beat_s is None:
+            return Sight(Heartbeat.EXPIRED, record=record)
+        age_s = max(0.0, now_s - beat_s)
+        state = Heartbeat.FRESH if age_s < self._stale_after_s else Heartbeat.STALE
+        return Sight(state, age_s, self._fresh_since_s.get(who, 0.0), record)
+
+    def world(self, now_s: float) -> World:
+        """All observations, as the witness rules take them."""
+        names: dict[str, set[str]] = {"edge": set(), "node": set()}
+        for group in self.groups().values():
+            names["edge"] |= {edge.name for edge in group.edges}
+            names["node"] |= set(group.gateways)
+        return World(
+            edges={name: self.sight("edge", name, now_s) for name in names["edge"]},
+            nodes={name: self.sight("node", name, now_s) for name in names["node"]},
+            edge_reports={n: r for (_, n), r in self.reports.items() if isinstance(r, EdgeReport)},
+            node_reports={n: r for (_, n), r in self.reports.items() if isinstance(r, NodeReport)},
+            drains=self.drains(),
+        )
+
+    def stale_share(self, now_s: float) -> tuple[int, int]:
+        """(agents that look stale, agents that are registered)."""
+        states = [self.sight(role, name, now_s).heartbeat for role, name in self.agents if role != "orchestrator"]
+        return sum(state is not Heartbeat.FRESH for state in states), len(states)
+
+    def pool_desired(self, pool: str) -> dict[tuple[str, str], EdgePool | NodePool]:
+        """What the agents are told of a pool now."""
+        return {
+            (role, agent): value
+            for (role, agent, _, name), value in self.desired.items()
+            if name == pool and isinstance(value, EdgePool | NodePool)
+        }
+
+    def bases(self) -> dict[tuple[str, str], AgentBase]:
+        """What the agents are told apart from pools now."""
+        return {(role, agent): v for (role, agent, _, _), v in self.desired.items() if isinstance(v, AgentBase)}
+
+
+def _put(into: dict, key: object, value: object | None, touched: set[str]) -> set[str]:  # type: ignore[type-arg]
+    if value is None:
+        into.pop(key, None)
+    else:
+        into[key] = value
+    return touched

@@ -1,0 +1,327 @@
+"""The leader's loop: look, judge, commit. One writer, one turn at a time.
+
+A turn takes what is known now, lets every pool that may be concerned settle, and commits what follows; what the store
+refuses is looked at again. Followers run the same loop with nothing to do, so that they are warm when they lead.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from fsm import core
+from fsm.conditions import observe
+from fsm.desired import Key, agent_bases, pool_desired
+from fsm.effects import AppendHistory, Done, DropDesired, Effect, Failed, FailureKind, SaveMachine, SetDesired
+from fsm.evaluate import PoolView, next_event
+from fsm.events import Event
+from fsm.ports import Clock
+from fsm.records import AgentBase, PoolRecord
+from fsm.types import Heartbeat, Instant
+from fsm.witness import GatewayView, view_gateway
+from orchestrator.leader.intent import IntentKeeper, finished, identities
+from orchestrator.leader.interpret import Interpreter, chunks
+from orchestrator.leader.knowledge import Knowledge
+from orchestrator.leader.ledger import record_commit
+from orchestrator.leader.requests import PRUNE, decide, refuse
+from orchestrator.leader.writes import Answer, Batch, DropRequest, Write
+from orchestrator.store.keys import Keys
+from orchestrator.store.port import Change, Guard
+
+TICK_S = 0.1
+"""How often ages and deadlines are looked at when nothing else happens, in seconds."""
+
+RETRY_S = 0.05
+"""Pause after a commit that failed, in seconds; a change that arrives ends it."""
+
+REQUEST_KEPT_S = 3600.0
+
+Log = Callable[..., None]
+
+
+class LeaderLoop:
+    """Runs in every replica; acts while `leads` says so."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: Keys,
+        clock: Clock,
+        wall_ms: Callable[[], int],
+        knowledge: Knowledge,
+        interpreter: Interpreter,
+        leads: Callable[[], bool],
+        guard: Callable[[], Guard],
+        mirror_age_s: Callable[[float], float],
+        log: Log,
+        reconcile_every_s: float = 10.0,
+    ) -> None:
+        self._name, self._keys, self._clock, self._wall_ms = name, keys, clock, wall_ms
+        self._known, self._interpreter = knowledge, interpreter
+        self._leads, self._guard, self._mirror_age_s = leads, guard, mirror_age_s
+        self._log, self._reconcile_every_s = log, reconcile_every_s
+        self.intent = IntentKeeper()
+        self._wake = asyncio.Event()
+        self._dirty: set[str] = set()
+        self._gateways: dict[str, dict[str, GatewayView]] = {}
+        self._edges_fresh: dict[str, tuple[Heartbeat, ...]] = {}
+        self._ready_since_s: dict[str, float] = {}
+        self._answered_s: dict[str, float] = {}
+        self._leading = False
+        self._changed_s = 0.0
+        self._write_failed = False
+        self.turns = 0
+        """Turns taken: what the zombie rule takes for progress."""
+
+    # ---- inputs ----------------------------------------------------------------------------------------------------
+
+    def on_changes(self, changes: tuple[Change, ...]) -> None:
+        """The mirror's listener: synchronous, so that knowledge is never half-way between two revisions."""
+        touched = self._known.apply(changes, self._clock.now())
+        if touched:
+            if not self._dirty:
+                self._changed_s = self._clock.now()
+            self._dirty |= touched
+            self._wake.set()
+
+    def wake(self) -> None:
+        """Something outside the store changed: leadership, intent."""
+        self._dirty.add("base")
+        self._wake.set()
+
+    # ---- the loop --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Turn for ever; cancel it to stop."""
+        reconcile_s = self._clock.now()
+        while True:
+            try:
+                async with asyncio.timeout(TICK_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            self.turns += 1
+            if self._clock.now() >= reconcile_s:
+                self._dirty |= {"base", *self._known.machines}
+                reconcile_s = self._clock.now() + self._reconcile_every_s
+            if not self._leads():
+                self._step_down()
+            elif not await self.turn():
+                await self._pause()
+
+    def _step_down(self) -> None:
+        if self._leading:
+            self._leading = False
+            self.intent.forget()
+            self._log("leadership ended", leader=self._name)
+        self._dirty.clear()
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(RETRY_S):
+                await self._wake.wait()
+        except TimeoutError:
+            self._wake.set()
+
+    async def turn(self) -> bool:
+        """Look once and commit what follows; False if something has to be tried again."""
+        if not self._leading:
+            self._leading = True
+            self._dirty |= {"base", *self._known.machines}
+            self._log("leadership began", leader=self._name)
+        now = self._clock.now()
+        dirty, self._dirty = self._dirty, set()
+        moved = self._look(now)
+        batches = self._base_batches() if "base" in dirty else []
+        views = self._views(now)
+        requested = self._requests(views, now) if "base" in dirty else []
+        asked = {batch.machine for batch in requested}
+        due = {r.name for r in self._known.machines.values() if r.deadline_s is not None and r.deadline_s <= now}
+        every = set(views) if "base" in dirty else set()
+        names = (dirty | moved | due | every) - asked
+        counter = max((b.epoch for b in requested), default=self._known.epoch_counter)
+        counter = max(counter, self._known.epoch_counter)
+        for name in sorted(names & set(views)):
+            batch, counter = self._settle(name, views[name], now, counter)
+            if batch is not None:
+                batches.append(batch)
+        ok = await self._commit([*requested, *batches], dirty | moved)
+        if ok and batches and "base" in dirty:
+            self._dirty.add("base")  # what was accepted may call for more: pools of a new spec, bases of a new agent
+            self._wake.set()
+        return ok
+
+    # ---- looking ---------------------------------------------------------------------------------------------------
+
+    def _look(self, now: float) -> set[str]:
+        """Judge every gateway afresh; returns the pools of groups where something differs from the last look."""
+        seen_s = now - max(0.0, self._mirror_age_s(now))
+        world = self._known.world(max(seen_s, 0.0))
+        moved: set[str] = set()
+        for group in self._known.groups().values():
+            views = {g: view_gateway(g, group, world) for g in group.gateways}
+            edges = tuple(world.edges[e.name].heartbeat for e in group.edges)
+            for view in views.values():
+                if view.ready:
+                    self._ready_since_s.setdefault(view.name, now)
+                else:
+                    self._ready_since_s.pop(view.name, None)
+            if views != self._gateways.get(group.name) or edges != self._edges_fresh.get(group.name):
+                moved |= {n for n, spec in self._known.pool_specs().items() if spec.gateway_ref == group.name}
+            self._gateways[group.name], self._edges_fresh[group.name] = views, edges
+        return moved
+
+    def _views(self, now: float) -> Mapping[str, PoolView]:
+        stale, registered = self._known.stale_share(now)
+        trouble = self._write_failed or (stale >= 2 and stale * 2 > registered)
+        groups = self._known.groups()
+        views: dict[str, PoolView] = {}
+        for name, spec in self._known.pool_specs().items():
+            group = groups.get(spec.gateway_ref)
+            if group is None:
+                continue
+            edges = [edge.name for edge in group.edges]
+            reports = self._known.pool_reports
+            views[name] = PoolView(
+                now_s=now,
+                spec=spec,
+                group=group,
+                gateways=self._gateways.get(group.name, {}),
+                edges={e: self._known.sight("edge", e, now) for e in edges},
+                edge_reports={e: r for e in edges if (r := reports.get(("edge", e, name)))},  # type: ignore[misc]
+                node_reports={g: r for g in group.gateways if (r := reports.get(("node", g, name)))},  # type: ignore[misc]
+                ready_since_s=self._ready_since_s,
+                control_trouble=trouble,
+            )
+        return views
+
+    # ---- deciding --------------------------------------------------------------------------------------------------
+
+    def _settle(
+        self,
+        name: str,
+        view: PoolView,
+        now: float,
+        counter: int,
+        first: Event | None = None,
+        held: PoolRecord | None = None,
+    ) -> tuple[Batch | None, int]:
+        """Let one pool settle; `first` is an event that an operator asked for, `held` a record he changed."""
+        instant = Instant(now, self._wall_ms())
+        before = self._known.machines.get(name)
+        if before is None and (view.spec is None or view.spec.deleted):
+            return None, counter
+        record = core.resume(held or before or core.new_pool(name, instant, self._name), instant, self._name)
+        events = iter([first] if first is not None else [])
+
+        def following(current: PoolRecord) -> Event | None:
+            return next(events, None) or next_event(current, view)
+
+        step = core.settle(record, following, instant, counter)
+        after = observe(step.record, view)
+        effects: list[Effect] = [e for e in step.effects if not isinstance(e, SaveMachine)]
+        if not step.forgotten and after != before:
+            effects.append(SaveMachine("pool", name, after))
+        effects += self._desired(name, None if step.forgotten else after, view)
+        if not effects:
+            return None, counter
+        base = self._known.revisions.get(self._keys.machine("pool", name), 0) if before is not None else 0
+        return Batch(tuple(effects), name, base, after.epoch, after.seq), step.epoch_counter
+
+    def _desired(self, name: str, record: PoolRecord | None, view: PoolView) -> list[Effect]:
+        """How what the agents are told of a pool differs from what they should be told."""
+        told = self._known.pool_desired(name)
+        wanted = pool_desired(record, view.spec, view.group) if record and view.spec and view.group else {}
+        effects: list[Effect] = [
+            SetDesired(role, agent, "pool", name, value)
+            for (role, agent), value in wanted.items()
+            if told.get((role, agent)) != value
+        ]
+        effects += [DropDesired(role, agent, "pool", name) for role, agent in told if (role, agent) not in wanted]
+        return effects
+
+    def _base_batches(self) -> list[Batch]:
+        """Intent, identities, finished deletions, and the agents' bases."""
+        writes: list[Write] = [*self.intent.writes(self._known), *identities(self._known), *finished(self._known)]
+        told = self._known.bases()
+        wanted: dict[Key, AgentBase] = {}
+        for group in self._known.groups().values():
+            if not group.deleted:
+                pools = [p for p in self._known.pool_specs().values() if p.gateway_ref == group.name]
+                wanted |= agent_bases(group, pools, self._known.identities())
+        writes += [SetDesired(r, a, "", "", base) for (r, a), base in wanted.items() if told.get((r, a)) != base]
+        writes += [DropDesired(r, a, "", "") for r, a in told if (r, a) not in wanted]
+        return [Batch((write,)) for write in writes]
+
+    def _requests(self, views: Mapping[str, PoolView], now: float) -> list[Batch]:
+        batches: list[Batch] = []
+        taken: set[str] = set()
+        counter = self._known.epoch_counter
+        for request in sorted(self._known.requests.values(), key=lambda r: r.at_ms):
+            if request.answer:
+                if now - self._answered_s.setdefault(request.id, now) > REQUEST_KEPT_S:
+                    batches.append(Batch((DropRequest(request.id),)))
+                continue
+            if request.subject in taken:
+                self._dirty.add("base")
+                continue
+            taken.add(request.subject)
+            if request.verb == PRUNE:
+                gone = self.intent.prune(self._known)
+                answer = Answer(replace(request, answer=f"deletes {', '.join(gone) or 'nothing'}", accepted=True))
+                batches.append(Batch((answer,)))
+                self._dirty.add("base")
+                continue
+            decision = decide(request, self._known, views)
+            batch: Batch | None = None
+            if decision.event or decision.record:
+                view = views[request.subject]
+                batch, counter = self._settle(request.subject, view, now, counter, decision.event, decision.record)
+                if batch is None:
+                    decision = refuse(f"pool {request.subject}: nothing to do")
+            answer = Answer(replace(request, answer=decision.answer, accepted=decision.accepted))
+            body = batch or Batch(())
+            batches.append(replace(body, writes=(*body.writes, *decision.writes, answer)))
+        return batches
+
+    # ---- committing ------------------------------------------------------------------------------------------------
+
+    async def _commit(self, batches: list[Batch], dirty: set[str]) -> bool:
+        """Commit all batches, in as many transactions as they need; what failed is dirty again."""
+        for group in chunks(self._keys, batches):
+            counter_revision = self._known.revisions.get(self._keys.epoch_counter, 0)
+            outcomes = await self._interpreter.commit(group, self._guard(), counter_revision)
+            for batch, outcome in zip(group, outcomes, strict=True):
+                if isinstance(outcome, Done):
+                    self._write_failed = False
+                    record_commit(self._known, self._keys, batch, outcome.revision)
+                    self._log_transitions(batch, outcome.revision)
+                else:
+                    self._refused(batch, outcome, dirty)
+                    return False
+        return True
+
+    def _refused(self, batch: Batch, outcome: Failed, dirty: set[str]) -> None:
+        self._write_failed = True
+        self._dirty |= {"base", batch.machine, *dirty} - {""}
+        if outcome.kind is FailureKind.PERMANENT:
+            self._log("the store refuses a write", machine=batch.machine, reason=outcome.reason)
+
+    def _log_transitions(self, batch: Batch, revision: int) -> None:
+        for write in batch.writes:
+            if isinstance(write, AppendHistory):
+                entry = write.entry
+                self._log(
+                    "transition",
+                    pool=write.name,
+                    state_from=entry.from_state,
+                    state_to=entry.to_state,
+                    trigger=entry.event,
+                    cause=entry.cause,
+                    owner=entry.owner,
+                    target=entry.target,
+                    epoch=entry.epoch,
+                    revision=revision,
+                    decide_ms=round((self._clock.now() - self._changed_s) * 1000, 1),
+                )
