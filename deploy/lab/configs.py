@@ -1,7 +1,8 @@
 """The files that an operator would have written on each machine: BIRD's, ours, and the manifests."""
 
-import yaml
+from collections.abc import Mapping
 
+import yaml
 from bgplb_lab import topology as lab
 
 BIRD_COMMON = """\
@@ -12,7 +13,9 @@ protocol device {{ scan time 10; }}
 protocol bfd {{ interface "*" {{ interval 300 ms; multiplier 5; idle tx interval 1 s; }}; }}
 """
 
-TRANSIT_BIRD = BIRD_COMMON.format(router_id="203.0.113.2") + f"""\
+TRANSIT_BIRD = (
+    BIRD_COMMON.format(router_id="203.0.113.2")
+    + f"""\
 protocol kernel {{ ipv4 {{ import none; export all; }}; }}
 protocol static announced {{ ipv4; route 0.0.0.0/0 unreachable; }}
 protocol bgp customer {{
@@ -23,8 +26,11 @@ protocol bgp customer {{
   ipv4 {{ import where net ~ [ {lab.AGGREGATE}{{24,32}} ]; export where proto = "announced"; }};
 }}
 """
+)
 
-EDGE_BIRD = BIRD_COMMON.format(router_id=lab.EDGE_ADDRESS) + f"""\
+EDGE_BIRD = (
+    BIRD_COMMON.format(router_id=lab.EDGE_ADDRESS)
+    + f"""\
 protocol kernel {{ ipv4 {{ import none; export all; }}; }}
 protocol static aggregate {{ ipv4; route {lab.AGGREGATE} blackhole; }}
 protocol static foreign_static {{ ipv4; route 198.18.7.0/24 blackhole; }}
@@ -36,6 +42,7 @@ protocol bgp transit {{
   ipv4 {{ import all; export where proto = "aggregate"; }};
 }}
 """
+)
 
 BIRD_LOCAL = f"""\
 protocol static local_floor {{ ipv4; route {lab.FLOOR_PREFIX} unreachable; }}
@@ -74,9 +81,9 @@ def etcd_section() -> dict[str, object]:
     return {"endpoints": [f"{address}:2379" for address in lab.ETCD.values()]}
 
 
-def to_yaml(document: dict[str, object]) -> str:
+def to_yaml(document: Mapping[str, object]) -> str:
     """One YAML document with its keys in the order written."""
-    return yaml.safe_dump(document, sort_keys=False)
+    return yaml.safe_dump(dict(document), sort_keys=False)
 
 
 def node_agent(name: str) -> str:

@@ -41,25 +41,29 @@ def is_first_process(pid: int) -> bool:
     return len(numbers) > 1 and numbers[-1] == "1"
 
 
-def machine_pids(specs_folder: Path) -> dict[str, int]:
-    """The running machines whose spec file lies in `specs_folder`: name -> process id.
+def processes_of(specs_folder: Path) -> dict[int, str]:
+    """First processes of a lab's machines and those that are just starting one: process id -> machine.
 
-    The kernel's table is the one record that a crash can't leave stale: a process counts when its last argument is
-    such a spec file and it is number 1 of its process namespace.
+    The kernel's table is the one record that a crash can't leave stale: a process counts when its last arguments are
+    `machine.py` and a spec file in `specs_folder`.
     """
-    found: dict[str, int] = {}
+    found: dict[int, str] = {}
     prefix = f"{specs_folder}/".encode()
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
             continue
         try:
-            argv = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")[:-1]
+            argv = (entry / "cmdline").read_bytes().split(b"\0")[:-1]
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         if len(argv) >= 2 and argv[-1].startswith(prefix) and argv[-2].endswith(b"/machine.py"):
-            if is_first_process(int(entry)):
-                found[Path(os.fsdecode(argv[-1])).stem] = int(entry)
+            found[int(entry.name)] = Path(os.fsdecode(argv[-1])).stem
     return found
+
+
+def machine_pids(specs_folder: Path) -> dict[str, int]:
+    """The running machines of a lab: name -> process id of the one that is number 1 inside."""
+    return {name: pid for pid, name in processes_of(specs_folder).items() if is_first_process(pid)}
 
 
 def kill_machine(name: str, pid: int) -> None:

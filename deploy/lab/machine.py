@@ -61,15 +61,15 @@ def private_folder(path: str, own: list[str]) -> None:
     A mount point that does not exist on the host can't be made there (the lab leaves the host's files alone), and an
     overlay mount is refused in some containers; links work everywhere.
     """
-    kept = HOST_VIEW + path
-    os.makedirs(kept, exist_ok=True)
-    mount(path, kept, None, MS_BIND | MS_REC)
+    kept = Path(HOST_VIEW + path)
+    kept.mkdir(parents=True)
+    mount(path, str(kept), None, MS_BIND | MS_REC)
     mount("lab", path, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
-    for entry in os.listdir(kept):
-        if entry not in own:
-            os.symlink(f"{kept}/{entry}", f"{path}/{entry}")
+    for entry in kept.iterdir():
+        if entry.name not in own:
+            Path(path, entry.name).symlink_to(entry)
     for name in own:
-        os.makedirs(f"{path}/{name}", exist_ok=True)
+        Path(path, name).mkdir()
 
 
 def set_up_mounts(spec: dict[str, Any]) -> None:
@@ -86,10 +86,10 @@ def set_up_mounts(spec: dict[str, Any]) -> None:
     for path, own in spec["private_folders"].items():
         private_folder(path, own)
     for source, target in spec["binds"]:
-        os.makedirs(target, exist_ok=True)
+        Path(target).mkdir(parents=True, exist_ok=True)
         mount(source, target, None, MS_BIND | MS_REC)
     for folder in spec["run_folders"]:
-        os.makedirs(folder, exist_ok=True)
+        Path(folder).mkdir(parents=True, exist_ok=True)
 
 
 def set_sysctls(values: dict[str, str]) -> None:
@@ -147,7 +147,7 @@ class Running:
                 self.argv[0], self.argv, os.environ, file_actions=actions, setsid=True, setsigdef=defaults
             )
         except OSError as failed:
-            with open(self.log, "a", encoding="utf-8") as log:
+            with Path(self.log).open("a", encoding="utf-8") as log:
                 log.write(f"{self.argv[0]} does not start: {failed}\n")
             self.ended(127 << 8)
 

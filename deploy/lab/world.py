@@ -56,7 +56,8 @@ class World:
         self.run_folder = RUN_ROOT / lab_id
         self.disk_folder = DISK_ROOT / lab_id
         self.specs_folder = self.run_folder / "nodes"
-        self.machines = topology.machines(own_programs())
+        self.programs = own_programs()
+        self.machines = topology.machines(self.programs)
 
     # What exists
 
@@ -107,7 +108,7 @@ class World:
         path = self.run_folder / "state.json"
         if not self.run_folder.exists():
             raise NotFound(f"no lab {self.lab_id}; `bgplb lab up --id {self.lab_id}` makes it")
-        with open(self.run_folder / "lock", "w", encoding="utf-8") as lock:
+        with (self.run_folder / "lock").open("w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             state = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"schema": 1, "faults": []}
             yield state
@@ -146,10 +147,10 @@ class World:
         """Remove everything of this lab, whatever state it is in; raises NotFound when there is nothing."""
         if not self.exists():
             raise NotFound(f"no lab {self.lab_id}")
-        pids = self.pids()
-        # The fabric goes last, so that no machine sees links vanish one by one.
-        for name in sorted(pids, key=lambda machine: machine == FABRIC):
-            control.kill_machine(name, pids[name])
+        # Again until none is seen: an `up` that was killed may have left some that were just starting.
+        while found := control.processes_of(self.specs_folder):
+            for pid, name in found.items():
+                control.kill_machine(name, pid)
         for folder in (self.run_folder, self.disk_folder):
             shutil.rmtree(folder, ignore_errors=False) if folder.exists() else None
         for root in (RUN_ROOT, DISK_ROOT):
@@ -182,7 +183,7 @@ class World:
         self.prepare_disk(machine)
         spec = self.specs_folder / f"{machine.name}.json"
         spec.write_text(json.dumps(self.machine_spec(machine)), encoding="utf-8")
-        argv = [*own_programs().script("machine"), str(spec)]
+        argv = [*self.programs.script("machine"), str(spec)]
         return machine, subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
 
     def finish_launch(self, machine: Machine, process: "subprocess.Popen[str]") -> None:

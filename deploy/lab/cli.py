@@ -1,0 +1,209 @@
+"""`bgplb lab`: the commands."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from bgplb_lab import control, faults, world
+from bgplb_lab.errors import LabError, NotFound
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(
+    name="lab",
+    no_args_is_help=True,
+    help=(
+        "A network of namespaces in which the real daemons fail over for real.\n\n"
+        "`bgplb lab demo` does it all: makes the network, cuts the power of the active gateway under 1000 probes a "
+        "second, counts what was lost, and removes everything. `bgplb lab up` makes the same network and leaves it "
+        "standing: look around with `bgplb lab exec orch-1 -- bgplb status`, break something with "
+        "`bgplb lab fault power-cut --on gw-a`, mend it with `bgplb lab heal power-cut --on gw-a`."
+    ),
+)
+bench_app = typer.Typer(no_args_is_help=True, help="Measure many runs.")
+app.add_typer(bench_app, name="bench")
+
+out, err = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
+
+IdOption = Annotated[
+    str | None,
+    typer.Option("--id", help="Which lab; not needed while there is only one.", envvar="BGPLB_LAB", show_default=False),
+]
+OnOption = Annotated[
+    str, typer.Option("--on", help="The machine, or `all` for the faults that strike everywhere.", show_default=True)
+]
+
+
+def say(line: str) -> None:
+    """Progress for people, on standard error, so that standard output stays clean."""
+    err.print(line, style="dim", highlight=False)
+
+
+@contextmanager
+def telling_errors() -> Iterator[None]:
+    """Turn the lab's errors into one sentence and their exit code."""
+    try:
+        yield
+    except LabError as problem:
+        err.print(f"bgplb lab: {problem}", style="red", highlight=False, markup=False)
+        raise typer.Exit(problem.exit_code) from problem
+
+
+def the_lab(lab_id: str | None) -> world.World:
+    """The lab meant: the one named, or the only one there is."""
+    labs = world.existing_labs()
+    if lab_id is None:
+        if not labs:
+            raise NotFound("no lab is up: `bgplb lab up` makes one")
+        if len(labs) > 1:
+            raise NotFound(f"several labs are up ({', '.join(labs)}): say which with --id")
+        lab_id = labs[0]
+    return world.World(lab_id, say)
+
+
+@app.command()
+def up(
+    lab_id: Annotated[str, typer.Option("--id", help="Name of the lab; two labs can stand side by side.")] = "lab",
+    daemons: Annotated[bool, typer.Option(help="Start orchestrators, agents and their BIRD too.")] = True,
+) -> None:
+    """Make the network, start every service and leave it standing."""
+    with telling_errors():
+        lab = world.World(lab_id, say)
+        try:
+            lab.up(daemons)
+        except LabError:
+            raise
+        except BaseException:
+            say("interrupted: removing what was made")
+            lab.down()
+            raise
+        say(f"lab {lab_id} is up; `bgplb lab down --id {lab_id}` removes it")
+
+
+@app.command()
+def down(
+    lab_id: IdOption = None,
+    every: Annotated[bool, typer.Option("--all", help="Remove all labs of this machine.")] = False,
+) -> None:
+    """Remove a lab with everything in it, also one that crashed half-way."""
+    with telling_errors():
+        labs = [world.World(name, say) for name in world.existing_labs()] if every else [the_lab(lab_id)]
+        for lab in labs:
+            lab.down()
+            say(f"lab {lab.lab_id} is gone")
+
+
+@app.command()
+def status(
+    lab_id: IdOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Machines, their services, and the faults in force."""
+    with telling_errors():
+        lab = the_lab(lab_id)
+        found = describe(lab)
+        if as_json:
+            out.print_json(json.dumps(found))
+            return
+        table = Table(title=f"lab {lab.lab_id}", title_justify="left")
+        for column in ("machine", "process", "services"):
+            table.add_column(column)
+        for name, machine in found["machines"].items():
+            table.add_row(name, str(machine["pid"] or "off"), ", ".join(machine["services"]))
+        out.print(table)
+        for name, node in found["faults"]:
+            out.print(f"in force: {name} on {node}")
+
+
+def describe(lab: world.World) -> dict[str, Any]:
+    """What `status` shows."""
+    pids = lab.pids()
+    machines: dict[str, object] = {}
+    for name in lab.machines:
+        services = []
+        if name in pids:
+            for service in control.command(pids[name], {"cmd": "status"})["services"]:
+                word = "up" if service["pid"] else ("held" if service["held"] else "down")
+                services.append(f"{service['name']} {word}")
+        machines[name] = {"pid": pids.get(name), "services": services}
+    with lab.state() as state:
+        return {"schema": 1, "id": lab.lab_id, "machines": machines, "faults": state["faults"]}
+
+
+def become(lab: world.World, node: str, argv: list[str]) -> None:
+    """Replace this process by a program inside a machine, with `bgplb` on its PATH."""
+    command = control.enter(lab.pid(node), argv, whole=True)
+    programs = Path(lab.programs.bgplb).parent
+    environment = {**os.environ, "PATH": f"{programs}:{control.SERVICE_PATH}", "BGPLB_LAB": lab.lab_id}
+    os.chdir("/")
+    os.execvpe(command[0], command, environment)
+
+
+@app.command()
+def shell(node: Annotated[str, typer.Argument(help="Machine, e.g. gw-a.")], lab_id: IdOption = None) -> None:
+    """A shell inside a machine."""
+    with telling_errors():
+        lab = the_lab(lab_id)
+        os.environ["PS1"] = f"{node}:\\w# "
+        become(lab, node, ["bash", "--norc", "--noprofile"])
+
+
+@app.command("exec", context_settings={"ignore_unknown_options": True})
+def execute(
+    node: Annotated[str, typer.Argument(help="Machine, e.g. orch-1.")],
+    argv: Annotated[list[str], typer.Argument(help="Program and arguments, after `--`.")],
+    lab_id: IdOption = None,
+) -> None:
+    """Run a program inside a machine: `bgplb lab exec edge-1 -- ip route`."""
+    with telling_errors():
+        become(the_lab(lab_id), node, argv)
+
+
+@app.command()
+def logs(
+    node: Annotated[str, typer.Argument(help="Machine.")],
+    service: Annotated[str | None, typer.Argument(help="One service; without it, all of the machine.")] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines arrive.")] = False,
+    lab_id: IdOption = None,
+) -> None:
+    """What the services of a machine wrote; it outlives their restarts and power cuts."""
+    with telling_errors():
+        lab = the_lab(lab_id)
+        lab.machine(node)
+        files = sorted(lab.log_folder(node).glob(f"{service or '*'}.log"))
+        if not files:
+            raise NotFound(f"no log of {service or 'any service'} on {node} in {lab.log_folder(node)}")
+        argv = ["tail", "-n", str(lines), *(["-F"] if follow else []), *map(str, files)]
+        os.execvp(argv[0], argv)
+
+
+def fault_list() -> str:
+    """The faults, a line each, for the help."""
+    return "\n\n".join(f"`{fault.name}`: {fault.teaches}" for fault in faults.FAULTS.values())
+
+
+def act_on(lab_id: str | None, act: Callable[[world.World], object]) -> None:
+    """Do one thing to a lab, telling errors."""
+    with telling_errors():
+        act(the_lab(lab_id))
+
+
+@app.command(help="Break something until it is healed.\n\n" + fault_list())
+def fault(
+    name: Annotated[str, typer.Argument(help="Which fault.")], on: OnOption = "all", lab_id: IdOption = None
+) -> None:
+    """See `help` above."""
+    act_on(lab_id, lambda lab: faults.strike(lab, name, on))
+
+
+@app.command()
+def heal(
+    name: Annotated[str, typer.Argument(help="Which fault.")], on: OnOption = "all", lab_id: IdOption = None
+) -> None:
+    """Mend what `fault` broke: power on, cables in, services started."""
+    act_on(lab_id, lambda lab: faults.heal(lab, name, on))

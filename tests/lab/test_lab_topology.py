@@ -1,0 +1,84 @@
+"""The lab's description: names the kernel takes, addresses that are used once, files that BIRD accepts."""
+
+import shutil
+import socket
+import struct
+import subprocess
+from collections import Counter
+from ipaddress import ip_interface
+from pathlib import Path
+
+import pytest
+import yaml
+from bgplb_lab import configs, floor, topology
+from bgplb_lab.topology import Machine, Programs
+from bgplb_lab.world import port_name
+
+MACHINES = topology.machines(Programs("/opt/python", "/opt/bgplb", "/opt/scripts"))
+EVERY = list(MACHINES.values())
+
+
+def test_interface_names_fit_the_kernel() -> None:
+    names = [port_name(machine.name, port) for machine in EVERY for port in machine.ports]
+    names += [port.name for machine in EVERY for port in machine.ports] + list(topology.BRIDGES)
+    assert [name for name in names if len(name) > 15] == []
+
+
+def test_every_port_is_on_a_bridge_of_the_fabric_and_every_bridge_is_used() -> None:
+    assert {port.bridge for machine in EVERY for port in machine.ports} == set(topology.BRIDGES)
+
+
+def test_no_address_is_given_twice_and_each_bridge_is_one_network() -> None:
+    addresses = [(port.bridge, ip_interface(text)) for m in EVERY for port in m.ports for text in port.addresses]
+    assert [ip for ip, times in Counter(address.ip for _, address in addresses).items() if times > 1] == []
+    for bridge in topology.BRIDGES:
+        assert len({address.network for at, address in addresses if at == bridge}) == 1, bridge
+
+
+@pytest.mark.parametrize("machine", [machine for machine in EVERY if machine.name in topology.GATEWAYS])
+def test_a_power_cut_takes_the_underlay_first(machine: Machine) -> None:
+    assert machine.ports[0].bridge.startswith("nat-")
+
+
+def test_configs_and_manifests_are_yaml() -> None:
+    for machine in MACHINES:
+        for path, text in configs.files(machine).items():
+            if path.endswith(".yaml"):
+                assert yaml.safe_load(text)["name"] == machine
+    kinds = sorted(yaml.safe_load(text)["kind"] for text in configs.manifests().values())
+    assert kinds == ["EIPPool", "EdgeGateway"]
+
+
+@pytest.mark.parametrize("text", [configs.TRANSIT_BIRD, configs.EDGE_BIRD], ids=["transit", "edge"])
+def test_bird_accepts_the_operators_config(text: str, tmp_path: Path) -> None:
+    if shutil.which("bird") is None:
+        pytest.skip("needs bird")
+    config = tmp_path / "bird.conf"
+    config.write_text(text)
+    done = subprocess.run(["bird", "-p", "-c", str(config)], capture_output=True, text=True, timeout=10, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def attribute(number: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), number) + value + bytes(-len(value) % 4)
+
+
+def route_message(kind: int, prefix: str, table: int) -> bytes:
+    address, bits = prefix.split("/")
+    body = struct.pack("=BBBBBBBBI", socket.AF_INET, int(bits), 0, 0, 252, 12, 0, 1, 0)
+    body += attribute(15, struct.pack("=I", table)) + attribute(1, socket.inet_aton(address))
+    body += attribute(4, struct.pack("=I", 9))
+    return struct.pack("=IHHII", 16 + len(body), kind, 0, 0, 0) + body
+
+
+def test_the_route_listener_reads_tables_above_255_and_skips_other_messages() -> None:
+    data = route_message(25, topology.FLOOR_PREFIX, 10177) + route_message(20, "10.0.0.0/8", 254)
+    data += route_message(24, "192.0.2.0/26", 254)
+    assert list(floor.route_changes(data)) == [
+        {"event": "del", "table": 10177, "prefix": topology.FLOOR_PREFIX, "device": 9},
+        {"event": "new", "table": 254, "prefix": "192.0.2.0/26", "device": 9},
+    ]
+
+
+def test_a_torn_message_ends_the_reading() -> None:
+    assert list(floor.route_changes(bytes(40))) == []
