@@ -7,7 +7,7 @@ has BFD on the wildcard port (UDP 3784, RFC 5881 section 4).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -85,7 +85,7 @@ class EdgeConfig:
     sessions: tuple[Session, ...]
     bgp_port: int = 1179
     hold_time_s: int = 15
-    bfd: Bfd = Bfd()
+    bfd: Bfd = field(default_factory=Bfd)
     signal_table: int = SIGNAL_TABLE
     import_extra: Path | None = None
     local_include: Path | None = None
@@ -113,7 +113,7 @@ class GatewayConfig:
     announce_file: Path
     bgp_port: int = 1179
     hold_time_s: int = 15
-    bfd: Bfd = Bfd()
+    bfd: Bfd = field(default_factory=Bfd)
     local_include: Path | None = None
 
     def __post_init__(self) -> None:
