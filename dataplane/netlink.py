@@ -123,6 +123,11 @@ class Netlink:
         """Remove the route; no error when it is gone already."""
         await self._route("del", route)
 
+    async def delete_link(self, name: str) -> None:
+        """Remove an interface; no error when it is gone already."""
+        async with self._call(f"delete interface {name}", absent_is_fine=True) as ip:
+            await ip.link("del", index=self._index(name))
+
     async def create_veth(self, link: Link, peer: str, peer_namespace: str | None = None) -> None:
         """Make a veth pair; the peer is born in `peer_namespace` (name), or beside the link."""
         peer_spec: dict[str, object] = {"ifname": peer}
@@ -161,8 +166,7 @@ class Netlink:
             case SetLink(link):
                 await self._set_link(link)
             case DeleteLink(name):
-                async with self._call(op, absent_is_fine=True) as ip:
-                    await ip.link("del", index=self._index(name))
+                await self.delete_link(name)
             case _:
                 raise TypeError(f"{op} is not about links, addresses, routes or rules")
 

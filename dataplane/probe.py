@@ -1,0 +1,163 @@
+"""The data-path probe of one gateway: numbered echo requests through its tunnel to a responder behind it.
+
+For the probe to walk as a client's packets do, `source` must be an address that the gateway's *main* table would not
+send into the tunnel: with the tunnel's own address the answer comes back also when the gateway's marks are broken.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from dataplane.errors import KernelRefused
+from dataplane.icmp import EchoSocket
+from dataplane.probe_window import Judgement, ProbeWindow, Word
+from fsm.ports import Clock
+
+FULL_SIZE_INTERVAL_S = 1.0
+RENEW_AFTER_MISSED = 10
+"""Every so many misses in a row the questions change their ICMP identifier (see EchoSocket.renew_identifier)."""
+
+_PASSING_ERRORS = frozenset({errno.EMSGSIZE, errno.ENOBUFS, errno.EAGAIN, errno.EPERM})
+"""After these the socket is as good as before, and answers may still be on their way to it."""
+
+FullSizeWord = Literal["passing", "failing", "unknown"]
+
+
+@dataclass(frozen=True)
+class ProbeState:
+    """The probe's word and what it rests on. ``full_size`` is judged by itself: it tells an MTU fault from a dead path.
+
+    ``send_errno``: why the last question could not even leave, 0 if it did.
+    """
+
+    judgement: Judgement
+    full_size: FullSizeWord
+    send_errno: int
+
+    @property
+    def word(self) -> Word:
+        """The word of the small questions."""
+        return self.judgement.word
+
+
+class Prober:
+    """Asks all the time; :meth:`evaluate` gives its word at any instant, also in the middle of a callback."""
+
+    def __init__(
+        self,
+        device: str,
+        source: str,
+        destination: str,
+        interval_ms: int,
+        clock: Clock,
+        on_change: Callable[[ProbeState], None],
+        mtu: int = 1280,
+        namespace: str | None = None,
+    ) -> None:
+        """`on_change` is called from the event loop when a word changes; it must not block or raise.
+
+        `mtu`: bytes of the whole IP packet of a full-size question.
+        """
+        self._device = device
+        self._source = source
+        self._destination = destination
+        self._interval_s = interval_ms / 1000
+        self._clock = clock
+        self._on_change = on_change
+        self._mtu = mtu
+        self._namespace = namespace
+        self._small = ProbeWindow(self._interval_s)
+        self._large = ProbeWindow(FULL_SIZE_INTERVAL_S)
+        self._full_size: _PASSING_ERRORS = frozenset({errno.EMSGSIZE, errno.ENOBUFS, errno.EAGAIN, errno.EPERM})
+"""After these the socket is as good as before, and answers may still be on their way to it."""
+
+FullSizeWord = "unknown"
+        self._number = 0
+        self._send_errno = 0
+        self._socket: EchoSocket | None = None
+        self._last_told: tuple[Word, FullSizeWord] = ("unknown", "unknown")
+
+    def evaluate(self, now: float | None = None) -> ProbeState:
+        """The word right now, with all answers that have reached the machine taken in first."""
+        self._collect()
+        return self._state(self._clock.now() if now is None else now)
+
+    async def run(self) -> None:
+        """Ask until cancelled. A missing device or address is not an error: the questions are then unanswered."""
+        next_small = next_large = self._clock.now()
+        try:
+            while True:
+                now = self._clock.now()
+                if now >= next_large:
+                    self._ask(self._large, self._mtu)
+                    next_large = now + FULL_SIZE_INTERVAL_S
+                due = self._ask(self._small, None)
+                # After a delay of our own the rhythm starts anew: no burst to catch up.
+                next_small = max(next_small + self._interval_s, self._clock.now())
+                if due < next_small:
+                    await self._pause_until(due)
+                    self._tell()
+                await self._pause_until(next_small)
+                self._tell()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+
+    def _ask(self, window: ProbeWindow, packet_bytes: int | None) -> float:
+        self._number += 1
+        due = window.sent(self._number, self._clock.now())
+        try:
+            if self._socket is None:
+                self._open()
+            assert self._socket is not None
+            self._send_errno = self._socket.send(self._destination, self._number, packet_bytes)
+        except KernelRefused as error:
+            self._send_errno = error.errno
+        if self._send_errno and self._send_errno not in _PASSING_ERRORS:
+            self.close()  # a socket is bound to an interface's index: after the interface was made anew it is deaf
+        elif window is self._small and self._socket is not None:
+            missed = window.evaluate(self._clock.now()).missed
+            if missed and missed % RENEW_AFTER_MISSED == 0:
+                self._socket.renew_identifier()
+        return due
+
+    def _open(self) -> None:
+        self._socket = EchoSocket(self._source, self._destination, self._device, self._namespace)
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._readable)
+
+    def _readable(self) -> None:
+        self._collect()
+        self._tell()
+
+    def _collect(self) -> None:
+        if self._socket is not None:
+            self._socket.receive(self._answered)
+
+    def _answered(self, number: int, _sender: str) -> None:
+        now = self._clock.now()
+        if not self._small.answered(number, now):
+            self._large.answered(number, now)
+
+    def _state(self, now: float) -> ProbeState:
+        word = self._large.evaluate(now).word
+        if word != "doubtful":  # one loss in a second says little: the last clear word stands
+            self._full_size = word
+        return ProbeState(self._small.evaluate(now), self._full_size, self._send_errno)
+
+    def _tell(self) -> None:
+        state = self._state(self._clock.now())
+        words = (state.word, state.full_size)
+        if words != self._last_told:
+            self._last_told = words
+            self._on_change(state)
+
+    async def _pause_until(self, instant: float) -> None:
+        await self._clock.sleep(max(0.0, instant - self._clock.now()))

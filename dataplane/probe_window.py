@@ -1,0 +1,126 @@
+"""What numbered questions and their answers say about a path: a pure judgement, at any instant.
+
+No IO and no clock: every method takes `now` in seconds of one clock.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+Word = Literal["passing", "doubtful", "failing", "unknown"]
+
+FAILING_AFTER = 2
+"""This many due questions in a row without an answer mean failing: design decision, so that the probe's word is there
+when BFD (3 intervals) speaks."""
+
+SETTLED_AFTER = 50
+"""This many answers in a row mean that the path has been good long enough to be trusted again."""
+
+DUE_MINIMUM_S = 0.005
+"""A loaded machine answers late by some milliseconds: nothing is due earlier."""
+
+DUE_ROUND_TRIPS = 4
+WINDOW = 128
+SILENT_INTERVALS = 10
+"""Without a question for this many intervals the window is too old to say anything."""
+
+
+@dataclass
+class _Question:
+    number: int
+    sent: float
+    due: float
+    answered: bool = False
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the window says at one instant.
+
+    ``missed`` and ``good``: the newest run of due questions without, or of questions with, an answer (at most
+    :data:`WINDOW`). ``settled``: ``good`` has reached :data:`SETTLED_AFTER`. ``last_answered_s``: when the newest
+    answer came, None if there was none yet. ``round_trip_s``: smoothed, None without an answer.
+    """
+
+    word: Word
+    missed: int
+    good: int
+    settled: bool
+    last_answered_s: float | None
+    round_trip_s: float | None
+
+
+class ProbeWindow:
+    """The last :data:`WINDOW` questions to one destination."""
+
+    def __init__(self, interval_s: float) -> None:
+        """`interval_s`: the intended distance of questions, and the latest moment at which an answer is due."""
+        self._interval_s = interval_s
+        self._questions: deque[_Question] = deque(maxlen=WINDOW)
+        self._round_trip_s: float | None = None
+        self._last_answered_s: float | None = None
+
+    def sent(self, number: int, now: float) -> float:
+        """Question `number` left (or could not leave: it stays unanswered). Returns when its answer is due.
+
+        Numbers must rise.
+        """
+        if self._questions and number <= self._questions[-1].number:
+            raise ValueError(f"question {number} after {self._questions[-1].number}: numbers must rise")
+        due = now + self._patience_s()
+        self._questions.append(_Question(number, now, due))
+        return due
+
+    def answered(self, number: int, now: float) -> bool:
+        """An answer to `number` came, also when it came late; false for an unknown or repeated one."""
+        for question in reversed(self._questions):
+            if question.number < number:
+                return False
+            if question.number == number:
+                if question.answered:
+                    return False
+                question.answered = True
+                self._last_answered_s = now
+                self._smooth(now - question.sent)
+                return True
+        return False
+
+    def evaluate(self, now: float) -> Judgement:
+        """The judgement at this instant.
+
+        Only questions that are answered or due count. *failing*: the last two are unanswered; *doubtful*: the last one
+        is; *unknown*: there is none, or nobody has asked for a while (we were frozen or held up: our fault, not the
+        path's).
+        """
+        decided = [q.answered for q in self._questions if q.answered or q.due <= now]
+        missed = _run(decided, False)
+        good = _run(decided, True)
+        word: Word = "passing"
+        if not decided or now - self._questions[-1].sent > SILENT_INTERVALS * self._interval_s:
+            word = "unknown"
+        elif missed >= FAILING_AFTER:
+            word = "failing"
+        elif missed:
+            word = "doubtful"
+        settled = good >= SETTLED_AFTER and word == "passing"
+        return Judgement(word, missed, good, settled, self._last_answered_s, self._round_trip_s)
+
+    def _patience_s(self) -> float:
+        if self._round_trip_s is None:
+            return self._interval_s
+        return min(self._interval_s, max(DUE_MINIMUM_S, DUE_ROUND_TRIPS * self._round_trip_s))
+
+    def _smooth(self, sample_s: float) -> None:
+        # The usual gain of 1/8 (RFC 6298): one late answer must not double the patience.
+        previous = self._round_trip_s
+        self._round_trip_s = sample_s if previous is None else previous + (sample_s - previous) / 8
+
+
+def _run(values: list[bool], value: bool) -> int:
+    """How many of the last values are `value`, without a break."""
+    count = 0
+    for candidate in reversed(values):
+        if candidate is not value:
+            break
+        count += 1
+    return count
