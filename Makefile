@@ -33,8 +33,8 @@ bench: setup ## 30 failovers measured against what BIRD and BFD alone need (root
 	@mkdir -p $(BUILD)
 	$(BIN)/bgplb lab bench failover --runs 30 --json $(BUILD)/bench.json
 
-lock: setup ## renew requirements.lock from pyproject.toml's ranges
-	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
+lock: setup ## bring requirements.lock to pyproject.toml's ranges (UPGRADE=1: the newest that they allow)
+	$(BIN)/pip-compile --quiet $(if $(UPGRADE),--upgrade) --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
 	    --extra dev --extra kubernetes --output-file requirements.lock pyproject.toml
 
