@@ -118,13 +118,20 @@ def own(d: PoolDraft) -> None:
 
 def keep_where_sent(d: PoolDraft) -> None:
     """Edges that were already told to point at the target keep doing so: nothing is withdrawn without a target."""
-    sent = d.record.target if d.state in (S.FAILURE_DETECTED, S.WITHDRAWN) or d.record.switched else d.record.owner
-    d.change(owner=sent, target=None, plan=())
+    if d.state == S.DRAINING and not d.record.switched:
+        stay(d)
+    else:
+        d.change(owner=d.record.target, target=None, plan=())
 
 
-def abort(d: PoolDraft) -> None:
-    """The edges never heard of the target: its epoch burns, the one in force stays."""
-    d.change(target=None, epoch=d.record.base_epoch, switched=False)
+def stay(d: PoolDraft) -> None:
+    """The edges never heard of the target: the owner stays.
+
+    Under a number of its own: the target's agent has accepted the move's number, so that the one before could not be
+    given to it again, and the move's number stands for the target.
+    """
+    d.epoch_counter += 1
+    d.change(target=None, epoch=d.epoch_counter, switched=False, plan=())
 
 
 def remember_state(d: PoolDraft) -> None:
@@ -179,7 +186,7 @@ ROWS: tuple[Row[PoolDraft], ...] = (
     Row(E.ANNOUNCED, (S.STANDBY_ADVERTISING,), S.ACTIVE_HEALTHY, "announcement seen, probe passing"),
     Row(E.TARGET_LOST, MOVING, S.FAILURE_DETECTED, "next candidate", has_target, (keep_where_sent, take_epoch)),
     Row(E.TARGET_LOST, MOVING, S.STRANDED, "no other candidate", None, (keep_where_sent,)),
-    Row(E.TARGET_LOST, (S.DRAINING,), S.ACTIVE_HEALTHY, "nothing moved yet: stay", not_switched, (abort,)),
+    Row(E.TARGET_LOST, (S.DRAINING,), S.ACTIVE_HEALTHY, "nothing moved yet: stay", not_switched, (stay,)),
     Row(
         E.TARGET_LOST,
         (S.DRAINING,),
@@ -198,7 +205,7 @@ ROWS: tuple[Row[PoolDraft], ...] = (
         (keep_where_sent, take_epoch),
     ),
     Row(E.DEADLINE_PASSED, MOVING, S.STRANDED, "no candidate", None, (keep_where_sent,)),
-    Row(E.DEADLINE_PASSED, (S.DRAINING,), S.ACTIVE_HEALTHY, "nothing moved yet: stay", not_switched, (abort,)),
+    Row(E.DEADLINE_PASSED, (S.DRAINING,), S.ACTIVE_HEALTHY, "nothing moved yet: stay", not_switched, (stay,)),
     Row(E.DEADLINE_PASSED, (S.DRAINING,), S.FAILURE_DETECTED, "force it", has_target, (keep_where_sent, take_epoch)),
     Row(E.DEADLINE_PASSED, (S.DRAINING,), S.STRANDED, "no candidate", None, (keep_where_sent,)),
     Row(
