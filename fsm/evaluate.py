@@ -213,6 +213,8 @@ def _settling(record: PoolRecord, view: PoolView) -> Event | None:
         seen = _confirmed(view, lambda r: r.epoch == record.epoch and record.owner in r.announced_by)
         if seen is not None or not record.announce:
             return Event(E.ANNOUNCED, "announcement seen, probe passing", record.owner)
+    if record.state == S.STANDBY_ADVERTISING and not serving and damped(record, view.now_s):
+        return None  # the deadline would be another move; it counts once the back-off is over
     return _deadline(record, view, _best(record, view, record.owner), serves=serving)
 
 
