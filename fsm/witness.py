@@ -44,6 +44,8 @@ class GatewayView:
     leaving: bool = False
     serves: bool = False
     """The edges' probes pass through it."""
+    heard: bool = False
+    """Its agent's heartbeat is fresh."""
     suspect_s: float = 0.0
     partial: bool = False
     """Unfit at some edges, not at all of them."""
@@ -72,15 +74,18 @@ def judge(session: str, heartbeat: str, probe: str, missed: int) -> Judgement:
 
 
 def combine(words: list[Judgement]) -> tuple[Judgement, bool]:
-    """Several edges' words as one, and whether they disagree: unfit only where all who can see say so."""
+    """Several edges' words as one, and whether they disagree: down only where all who can see say so.
+
+    Down everywhere, but not in the same way, is unfit: at one edge at least no packet passes.
+    """
     if not words:
         return Judgement.NONE, False
-    bad = [w for w in words if w in (Judgement.DEAD, Judgement.UNFIT)]
-    if bad and len(bad) < len(words):
+    down = {w for w in words if w in (Judgement.DEAD, Judgement.UNFIT, Judgement.FLAP)}
+    if down and any(w not in down for w in words):
         return Judgement.NONE, True
-    if bad:
-        return (Judgement.DEAD if all(w is Judgement.DEAD for w in words) else Judgement.UNFIT), False
-    for word in (Judgement.FLAP, Judgement.NONE, Judgement.SUSPECT):
+    if down:
+        return (down.pop() if len(down) == 1 else Judgement.UNFIT), False
+    for word in (Judgement.NONE, Judgement.SUSPECT):
         if word in words:
             return word, False
     return Judgement.HEALTHY, False
@@ -93,8 +98,16 @@ def lan_is_lost(name: str, group: EdgeGatewaySpec, world: World) -> bool:
         return False
     if _heartbeat(world.nodes.get(name)) is not Heartbeat.FRESH:
         return False
-    others = (world.node_reports.get(g) for g in group.gateways if g != name)
-    return any(other is not None and other.lan_reached for other in others)
+    return any(_reaches_lan(other, group, world) for other in group.gateways if other != name)
+
+
+def _reaches_lan(name: str, group: EdgeGatewaySpec, world: World) -> bool:
+    """It says so, is alive to say so, and no edge has just lost it: a dead neighbour's last word proves nothing."""
+    report = world.node_reports.get(name)
+    if report is None or not report.lan_reached or _heartbeat(world.nodes.get(name)) is not Heartbeat.FRESH:
+        return False
+    seen = [r.gateways.get(name, UNSEEN) for e in group.edges if (r := world.edge_reports.get(e.name)) is not None]
+    return not any(w.session == Session.DOWN or w.probe == Probe.FAILING for w in seen)
 
 
 def view_gateway(name: str, group: EdgeGatewaySpec, world: World) -> GatewayView:
@@ -117,6 +130,7 @@ def view_gateway(name: str, group: EdgeGatewaySpec, world: World) -> GatewayView
         drained=drained,
         leaving=leaving,
         serves=bool(seen) and all(w.probe == Probe.PASSING for w in seen),
+        heard=sight.heartbeat is Heartbeat.FRESH,
         suspect_s=sight.age_s if judgement is Judgement.SUSPECT else 0.0,
         partial=partial,
         evidence=_evidence(sight, seen, lan_lost),
