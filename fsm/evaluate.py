@@ -252,11 +252,18 @@ def _held(record: PoolRecord, view: PoolView) -> Event | None:
 
 def _terminating(record: PoolRecord, view: PoolView) -> Event | None:
     edges = [view.edge_reports.get(name) for name in view.edges]
-    silent = all(not r.announcing for r in view.node_reports.values())
     never_placed = record.epoch == 0
-    if never_placed or (silent and edges and all(r is not None and r.removed for r in edges)):
+    if never_placed or (edges and all(r is not None and r.removed for r in edges) and not _announced_still(view)):
         return Event(E.PATHS_REMOVED, "confirmed")
     return _deadline(record, view, None)
+
+
+def _announced_still(view: PoolView) -> bool:
+    """By a gateway that an edge hears, or that is alive: what a dead one said last must not block a deletion."""
+    if any(report.announced_by for report in view.edge_reports.values()):
+        return True
+    alive = {gateway.name for gateway in view.gateways.values() if gateway.heard}
+    return any(report.announcing for name, report in view.node_reports.items() if name in alive)
 
 
 def wants_hold(record: PoolRecord, view: PoolView) -> bool:
