@@ -88,10 +88,19 @@ def settle(
 
 
 def resume(record: PoolRecord, instant: Instant, leader: str) -> PoolRecord:
-    """A new leader takes a record over: deadlines restart on its own clock, the other's stamps mean nothing to it."""
-    if record.leader == leader:
+    """A new leader takes a record over: deadlines restart on its own clock, the other's stamps mean nothing to it.
+
+    Neither do its own from before its machine started anew: they lie ahead of a clock that began again at zero.
+    """
+    if record.leader == leader and not _ahead(record, instant):
         return record
     return replace(record, leader=leader, deadline_s=_deadline(record.state, instant), moves_s=(), backoff_ms=0)
+
+
+def _ahead(record: PoolRecord, instant: Instant) -> bool:
+    longest = _deadline(record.state, instant)
+    late = record.deadline_s is not None and longest is not None and record.deadline_s > longest
+    return late or any(moved_s > instant.now_s for moved_s in record.moves_s)
 
 
 def _deadline(state: str, instant: Instant) -> float | None:
