@@ -67,6 +67,10 @@ def serves(d: PoolDraft) -> bool:
     return d.event.serves
 
 
+def silent(d: PoolDraft) -> bool:
+    return not d.record.announce
+
+
 def was_pending(d: PoolDraft) -> bool:
     return d.record.held_from == S.PENDING
 
@@ -225,6 +229,7 @@ ROWS: tuple[Row[PoolDraft], ...] = (
     Row(E.HOLD_RELEASED, (S.HELD,), S.ACTIVE_HEALTHY, "back to where it was", None, (forget_held,)),
     Row(E.BECAME_EMPTY, (S.ACTIVE_HEALTHY,), S.IDLE, "no address in use: stop announcing", None, (silence,)),
     Row(E.BECAME_USED, (S.IDLE,), S.STANDBY_ADVERTISING, "the first address is in use", None, (announce,)),
+    Row(E.BECAME_USED, (S.ACTIVE_HEALTHY,), S.STANDBY_ADVERTISING, "it had moved while empty", silent, (announce,)),
     Row(E.DELETE_REQUESTED, LIVE, S.TERMINATING, "the operator's order", None, (clear_target, forget_held)),
     Row(E.PATHS_REMOVED, (S.TERMINATING,), S.TERMINATING, "every edge has confirmed", None, (forget,)),
 )
@@ -261,7 +266,7 @@ IGNORES = (
     Ignore((E.DELETE_REQUESTED,), (S.TERMINATING,), "known"),
     Ignore((E.PATHS_REMOVED,), LIVE, "nothing was deleted"),
     Ignore((E.BECAME_EMPTY,), _others(S.ACTIVE_HEALTHY), "only a pool at rest stops announcing"),
-    Ignore((E.BECAME_USED,), _others(S.IDLE), "it announces already, or will"),
+    Ignore((E.BECAME_USED,), _others(S.IDLE), "it announces already, or once it is at rest"),
 )
 
 POOL: Table[PoolDraft] = Table("pool", S.PENDING, STATES, tuple(PoolEvent), ROWS, IGNORES)
