@@ -137,6 +137,7 @@ def test_core_reaching_out_is_found(text: str) -> None:
         "see /wo" + "rk/main/x",
         "https://py" + "pi.org/simple",
         "cd ../sha" + "red",
+        "http://deb.deb" + "ian.org/",
         "by Clau" + "de",
         "/root/.py" + "env/bin",
     ],
