@@ -94,7 +94,9 @@ class Applier:
             self._config_in_force = None
             _write(self._config_file, text)
             try:
-                await self._load()
+                await self._bird.check()
+                # Not soft: a prefix that a session's filter now accepts has been announced, and refused, before.
+                await self._bird.configure()
             except BirdRefused:
                 _restore(self._config_file, before)
                 raise
@@ -155,15 +157,12 @@ class Applier:
         rows = await self._bird.protocols()
         await self._bird.disable(*(row.name for row in rows if _is_pool(row) and row.name not in _up_names(wanted)))
         try:
-            await self._load()
+            await self._bird.check()
+            await self._bird.configure_soft()
         except BirdRefused as refusal:
             if refusal.text.startswith(str(self._announce_file)):
                 _restore(self._announce_file, before)
             raise
-
-    async def _load(self) -> None:
-        await self._bird.check()
-        await self._bird.configure_soft()
 
     async def _settled(self, wanted: Announcements) -> _Sight | None:
         """Look until BIRD shows what is wanted; None when the time to settle is over."""

@@ -1,6 +1,7 @@
 """The control socket: one connection, one exchange at a time, a deadline on each."""
 
 import asyncio
+import select
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,12 @@ class _Connection:
     @property
     def usable(self) -> bool:
         """False once BIRD has closed it, or when something lies in it that nobody asked for."""
-        return not self.reader.at_eof() and not self.writer.is_closing() and not self._ready and self._parser.idle
+        if self.reader.at_eof() or self.writer.is_closing() or self._ready or not self._parser.idle:
+            return False
+        # The event loop may not have come round to see the end yet: ask the kernel.
+        poll = select.poll()
+        poll.register(self.writer.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return not poll.poll(0)
 
     async def reply(self) -> Reply:
         """The next reply. Raises EOFError when BIRD closes instead, OSError, ProtocolError."""

@@ -28,7 +28,7 @@ _BFD_ROW_WORDS = 6
 
 
 class Reconfigure(Enum):
-    """How far `configure soft` has come when it answers. All three are a yes."""
+    """How far `configure` has come when it answers. All three are a yes."""
 
     DONE = "done"
     IN_PROGRESS = "in progress"
@@ -101,12 +101,20 @@ class Bird:
         command = "configure check" if path is None else f"configure check {_quoted(str(path))}"
         _accepted(command, await self.client.command(command))
 
-    async def configure_soft(self) -> Reconfigure:
-        """Load the configuration file; sessions whose own settings did not change stay up.
+    async def configure(self) -> Reconfigure:
+        """Load the configuration file; where a filter changed, routes are asked for or sent again.
 
-        Any protocol that was enabled or disabled by command goes back to what the file says.
+        Sessions whose own settings did not change stay up (route refresh, RFC 2918). Any protocol that was
+        enabled or disabled by command goes back to what the file says.
         """
-        reply = _accepted("configure soft", await self.client.command("configure soft"))
+        return await self._configure("configure")
+
+    async def configure_soft(self) -> Reconfigure:
+        """As `configure`, but a changed filter serves for later routes only."""
+        return await self._configure("configure soft")
+
+    async def _configure(self, command: str) -> Reconfigure:
+        reply = _accepted(command, await self.client.command(command))
         if reply.has(Code.RECONFIGURATION_QUEUED):
             return Reconfigure.QUEUED
         return Reconfigure.IN_PROGRESS if reply.has(Code.RECONFIGURATION_IN_PROGRESS) else Reconfigure.DONE

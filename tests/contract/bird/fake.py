@@ -100,7 +100,7 @@ class FakeBird:
         verb, *words = command.split()
         if verb in ("enable", "disable") and len(words) == 1:
             return self._switch(verb == "enable", words[0])
-        if (verb == "configure" and words in (["soft"], ["check"])) or words[:1] == ["check"]:
+        if verb == "configure" and (words in ([], ["soft"]) or words[:1] == ["check"]):
             return self._configure(words)
         match words:
             case ["status"]:
@@ -138,7 +138,7 @@ class FakeBird:
             fresh = self._read(path)
         except ConfigFault as fault:
             return f"{reading}8002 {fault}\n"
-        if words[0] == "check":
+        if words[:1] == ["check"]:
             return reading + "0020 Configuration OK\n"
         self.protocols = fresh
         return reading + "0003 Reconfigured\n"
