@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import grpc
+import pytest
 
 from orchestrator.store.stubs import etcd_pb2 as pb
 from orchestrator.store.stubs import etcd_pb2_grpc as rpc
@@ -115,6 +116,17 @@ class EtcdCluster:
         """Drop history below that revision."""
         with grpc.insecure_channel(self.client_urls[0].removeprefix("http://")) as channel:
             rpc.KVStub(channel).Compact(pb.CompactionRequest(revision=revision), timeout=5)
+
+    def etcdctl(self, *arguments: str) -> None:
+        """Run etcdctl against the first member; skips the test if it is not there."""
+        if shutil.which("etcdctl") is None:
+            pytest.skip("needs etcdctl (package etcd-client)")
+        command = ["etcdctl", f"--endpoints={self.client_urls[0]}", *arguments]
+        result = subprocess.run(
+            command, env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, text=True, timeout=20, check=False
+        )
+        if result.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}: {result.stderr or result.stdout}")
 
     def freeze(self, index: int) -> None:
         """Stop the member's process; its connections stay open."""
