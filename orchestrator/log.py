@@ -50,6 +50,11 @@ def configure(level: str, format_: str, *, role: str, name: str, stream: TextIO 
     logging.basicConfig(level=max(LEVELS[level], logging.WARNING), handlers=[handler], force=True)
 
 
+def failed() -> None:
+    """Write the exception that is being handled, with its place: an error that nobody foresaw."""
+    structlog.get_logger().error("internal error", exc_info=True)
+
+
 def _renderer(format_: str, out: TextIO) -> Any:
     if format_ == "console":
         return structlog.dev.ConsoleRenderer(colors=out.isatty())

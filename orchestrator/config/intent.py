@@ -16,7 +16,6 @@ from orchestrator.config.manifests import API_VERSION, KINDS, OUTPUT_KINDS, Edge
 from orchestrator.config.problems import NO_VALUE, Problem, path_text, problems_of, quoted, steps
 from orchestrator.config.yaml_text import Document, YamlError, documents
 
-
 UNNAMED = "?"
 """Stands for the name of an object that has none, in the text of a problem."""
 

@@ -35,10 +35,11 @@ def _listen_address(text: str) -> str:
 
 
 def _etcd_endpoint(text: str) -> str:
-    match = re.fullmatch(r"https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):([0-9]{1,5})", text)
-    if match is None or not 1 <= int(match[2]) <= 65535:
+    """A member without a scheme is taken as http, as etcd's own tools do."""
+    match = re.fullmatch(r"(https?://)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):([0-9]{1,5})", text)
+    if match is None or not 1 <= int(match[3]) <= 65535:
         raise ValueError("http://HOST:PORT or https://HOST:PORT")
-    return text
+    return text if match[1] else f"http://{text}"
 
 
 def _ip_address(text: str) -> str:
