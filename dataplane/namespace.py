@@ -36,11 +36,8 @@ def entered(namespace: str | None) -> Iterator[None]:
     # The thread's own entry, not the process's: another thread may be elsewhere.
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        target = _open(namespace)
-        try:
+        with opened(namespace) as target:
             _setns(target, namespace)
-        finally:
-            os.close(target)
         try:
             yield
         finally:
@@ -49,11 +46,17 @@ def entered(namespace: str | None) -> Iterator[None]:
         os.close(home)
 
 
-def _open(namespace: str) -> int:
+@contextmanager
+def opened(namespace: str) -> Iterator[int]:
+    """A descriptor of that namespace. Raises KernelRefused when it does not exist; it is never made."""
     try:
-        return os.open(namespace_path(namespace), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(namespace_path(namespace), os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise KernelRefused(error.errno or 0, f"to open network namespace {namespace}") from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _setns(descriptor: int, what: str) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from ipaddress import ip_interface, ip_network
 from typing import Any
 
@@ -34,7 +34,7 @@ from dataplane.diff import (
 )
 from dataplane.errors import Conflict, KernelError, KernelRefused, KernelTimeout
 from dataplane.model import ROUTE_PROTOCOL, TABLE_MAIN, Address, Family, KernelState, Link, Route, Rule
-from dataplane.namespace import entered
+from dataplane.namespace import entered, opened
 from dataplane.netlink_messages import address_from, link_from, route_from, rule_from
 
 RCVBUF_BYTES = 1 << 26
@@ -128,13 +128,19 @@ class Netlink:
         async with self._call(f"delete interface {name}", absent_is_fine=True) as ip:
             await ip.link("del", index=self._index(name))
 
+    async def create_link(self, name: str, kind: str) -> None:
+        """Make an interface of that kind. Raises KernelRefused(EOPNOTSUPP) when this kernel lacks the kind."""
+        async with self._call(f"create {kind} interface {name}") as ip:
+            await ip.link("add", ifname=name, kind=kind)
+
     async def create_veth(self, link: Link, peer: str, peer_namespace: str | None = None) -> None:
         """Make a veth pair; the peer is born in `peer_namespace` (name), or beside the link."""
         peer_spec: dict[str, object] = {"ifname": peer}
-        if peer_namespace is not None:
-            peer_spec["net_ns_fd"] = peer_namespace
-        async with self._call(f"create veth {link.name} with peer {peer}") as ip:
-            await ip.link("add", ifname=link.name, kind="veth", peer=peer_spec)
+        with ExitStack() as stack:
+            if peer_namespace is not None:
+                peer_spec["net_ns_fd"] = stack.enter_context(opened(peer_namespace))
+            async with self._call(f"create veth {link.name} with peer {peer}") as ip:
+                await ip.link("add", ifname=link.name, kind="veth", peer=peer_spec)
         await self._set_link(link)
 
     async def close(self) -> None:
@@ -266,6 +272,13 @@ class Netlink:
                 found |= {rule_from(m) async for m in await ip.get_rules(family=family)}
         return found
 
+    def _open(self) -> Any:
+        # pyroute2 would fork this process to open a socket elsewhere, and would make a namespace that does not exist.
+        with entered(self._namespace):
+            ip = AsyncIPRoute(rcvbuf=RCVBUF_BYTES, strict_check=True)
+            assert ip.socket is not None  # it is this access that opens it
+        return ip
+
     def _index(self, name: str) -> int:
         with entered(self._namespace):
             try:
@@ -288,7 +301,7 @@ class Netlink:
         try:
             async with asyncio.timeout(self._deadline_s):
                 if self._socket is None:
-                    self._socket = AsyncIPRoute(netns=self._namespace, rcvbuf=RCVBUF_BYTES, strict_check=True)
+                    self._socket = self._open()
                 yield self._socket
         except NetlinkError as error:
             if (absent_is_fine and error.code in _ABSENT) or (present_is_fine and error.code == errno.EEXIST):

@@ -16,6 +16,8 @@ from dataplane.probe_window import Judgement, ProbeWindow, Word
 from fsm.ports import Clock
 
 FULL_SIZE_INTERVAL_S = 1.0
+TOLD_MISSES = 5
+"""Up to this many misses in a row each further one is told."""
 RENEW_AFTER_MISSED = 10
 """Every so many misses in a row the questions change their ICMP identifier (see EchoSocket.renew_identifier)."""
 
@@ -56,7 +58,8 @@ class Prober:
         mtu: int = 1280,
         namespace: str | None = None,
     ) -> None:
-        """`on_change` is called from the event loop when a word changes; it must not block or raise.
+        """`on_change` is called from the event loop when a word, the first misses or `settled` change; it must not block
+        or raise.
 
         `mtu`: bytes of the whole IP packet of a full-size question.
         """
@@ -70,14 +73,11 @@ class Prober:
         self._namespace = namespace
         self._small = ProbeWindow(self._interval_s)
         self._large = ProbeWindow(FULL_SIZE_INTERVAL_S)
-        self._full_size: _PASSING_ERRORS = frozenset({errno.EMSGSIZE, errno.ENOBUFS, errno.EAGAIN, errno.EPERM})
-"""After these the socket is as good as before, and answers may still be on their way to it."""
-
-FullSizeWord = "unknown"
+        self._full_size: FullSizeWord = "unknown"
         self._number = 0
         self._send_errno = 0
         self._socket: EchoSocket | None = None
-        self._last_told: tuple[Word, FullSizeWord] = ("unknown", "unknown")
+        self._last_told: tuple[Word, FullSizeWord, int, bool] = ("unknown", "unknown", 0, False)
 
     def evaluate(self, now: float | None = None) -> ProbeState:
         """The word right now, with all answers that have reached the machine taken in first."""
@@ -154,7 +154,7 @@ FullSizeWord = "unknown"
 
     def _tell(self) -> None:
         state = self._state(self._clock.now())
-        words = (state.word, state.full_size)
+        words = (state.word, state.full_size, min(state.judgement.missed, TOLD_MISSES), state.judgement.settled)
         if words != self._last_told:
             self._last_told = words
             self._on_change(state)

@@ -12,7 +12,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
-from pyroute2 import AsyncIPRoute, AsyncWireGuard  # type: ignore[import-untyped]
+from pyroute2 import AsyncWireGuard  # type: ignore[import-untyped]
 from pyroute2.netlink import NLM_F_ACK, NLM_F_REQUEST  # type: ignore[import-untyped]
 from pyroute2.netlink.exceptions import NetlinkError  # type: ignore[import-untyped]
 from pyroute2.netlink.generic.wireguard import WG_CMD_SET_DEVICE, wgmsg  # type: ignore[import-untyped]
@@ -21,16 +21,17 @@ from dataplane.diff import SetLink
 from dataplane.errors import Conflict, FeatureMissing, KernelRefused, KernelTimeout
 from dataplane.keys import public_key_bytes, read_private_key
 from dataplane.model import Link
+from dataplane.namespace import entered
 from dataplane.netlink import Netlink
 from dataplane.wireguard import DeviceState, PeerState, PeerUpdate
 
 _DEADLINE_S = 2.0
 
 
-async def kernel_has_wireguard(netlink: Netlink, probe_name: str, namespace: str | None = None) -> bool:
+async def kernel_has_wireguard(netlink: Netlink, probe_name: str) -> bool:
     """Whether this kernel can make a WireGuard interface: asked by making one (`probe_name`) and removing it."""
     try:
-        await _create(probe_name, namespace)
+        await _create(netlink, probe_name)
     except FeatureMissing:
         return False
     await netlink.delete_link(probe_name)
@@ -54,7 +55,7 @@ class KernelWireGuard:
         key = read_private_key(private_key_file)
         link = await self._netlink.link(name)
         if link is None:
-            await _create(name, self._namespace)
+            await _create(self._netlink, name)
             link = Link(name, "wireguard", 0, "", up=False)
         elif not link.ours and not await self._is_blank(name):
             problem = f"interface {name} exists but is not ours (alias {link.alias!r}): remove or rename it"
@@ -134,7 +135,9 @@ class KernelWireGuard:
         try:
             async with asyncio.timeout(self._deadline_s):
                 if self._socket is None:
-                    self._socket = AsyncWireGuard(netns=self._namespace)
+                    with entered(self._namespace):
+                        self._socket = AsyncWireGuard()
+                        assert self._socket.socket is not None  # it is this access that opens it
                     await self._socket.setup_endpoint()
                 yield self._socket
         except NetlinkError as error:
@@ -144,17 +147,15 @@ class KernelWireGuard:
             raise KernelTimeout(op, self._deadline_s) from error
 
 
-async def _create(name: str, namespace: str | None) -> None:
-    async with AsyncIPRoute(netns=namespace) as ip:
-        try:
-            async with asyncio.timeout(_DEADLINE_S):
-                await ip.link("add", ifname=name, kind="wireguard")
-        except NetlinkError as error:
-            if error.code in (errno.EOPNOTSUPP, errno.ENODEV):
-                raise FeatureMissing(
-                    "this kernel has no WireGuard (CONFIG_WIREGUARD): load the module, or set backend: userspace"
-                ) from error
-            raise KernelRefused(error.code, f"create {name}") from error
+async def _create(netlink: Netlink, name: str) -> None:
+    try:
+        await netlink.create_link(name, "wireguard")
+    except KernelRefused as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENODEV):
+            raise
+        raise FeatureMissing(
+            "this kernel has no WireGuard (CONFIG_WIREGUARD): load the module, or set backend: userspace"
+        ) from error
 
 
 def _peer_spec(update: PeerUpdate) -> dict[str, object]:

@@ -64,7 +64,7 @@ def make_namespace() -> Iterator[Callable[[], str]]:
     made: list[str] = []
 
     def make() -> str:
-        name = unique("dp")
+        name = f"bgplb-t{os.getpid()}-{next(_numbers):x}"  # the form that the next run's sweep recognises
         ip("netns", "add", name)
         made.append(name)
         ip("-n", name, "link", "set", "lo", "up")
