@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from bgplb_lab import control, faults, world
+from bgplb_lab import control, faults, report, scenario, world
 from bgplb_lab.errors import LabError, NotFound
 from rich.console import Console
 from rich.table import Table
@@ -207,3 +207,63 @@ def heal(
 ) -> None:
     """Mend what `fault` broke: power on, cables in, services started."""
     act_on(lab_id, lambda lab: faults.heal(lab, name, on))
+
+
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the record here.", show_default=False)]
+PictureOption = Annotated[Path | None, typer.Option("--picture", help="Write the picture here, an SVG.")]
+
+
+def write(path: Path | None, text: str) -> None:
+    """Write a result, making its folder."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        say(f"written: {path}")
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Refuse a path that can't be written before the work and not after it."""
+    for path in paths:
+        if path is not None and (path.is_dir() or (path.exists() and not os.access(path, os.W_OK))):
+            raise typer.BadParameter(f"{path} can't be written")
+
+
+@app.command()
+def demo(
+    json_file: JsonOption = None,
+    picture_file: PictureOption = None,
+    lab_id: Annotated[
+        str | None, typer.Option("--id", help="Name of the lab; a random one unless given.", show_default=False)
+    ] = None,
+) -> None:
+    """Make the lab, cut the power of the active gateway under probes, drain back, check everything, remove the lab.
+
+    Takes about a minute. Exits with 0 only when every check holds.
+    """
+    check_writable(json_file, picture_file)
+    with telling_errors():
+        result = scenario.demo(world.World(lab_id or world.new_lab_id(), say))
+        write(json_file, json.dumps(result.document, indent=2) + "\n")
+        write(picture_file, result.svg)
+        out.print(report.demo_tables(result.document))
+        if not result.ok:
+            raise typer.Exit(1)
+
+
+@bench_app.command()
+def failover(
+    runs: Annotated[int, typer.Option("--runs", min=1, help="How many power cuts.")] = 30,
+    json_file: JsonOption = None,
+    lab_id: Annotated[
+        str | None, typer.Option("--id", help="Name of the lab; a random one unless given.", show_default=False)
+    ] = None,
+) -> None:
+    """Power cuts of the active gateway, one after the other: outage against floor, return, drain back.
+
+    Takes about ten seconds a run. A run that goes wrong ends the bench; none is ever left out.
+    """
+    check_writable(json_file)
+    with telling_errors():
+        document = scenario.bench_failover(world.World(lab_id or world.new_lab_id(), say), runs)
+        write(json_file, json.dumps(document, indent=2) + "\n")
+        out.print(report.bench_table(document))

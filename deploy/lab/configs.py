@@ -78,7 +78,7 @@ POOL = {
 
 def etcd_section() -> dict[str, object]:
     """The part of every config file that says where the store is."""
-    return {"endpoints": [f"{address}:2379" for address in lab.ETCD.values()]}
+    return {"endpoints": [f"http://{address}:2379" for address in lab.ETCD.values()]}
 
 
 def to_yaml(document: Mapping[str, object]) -> str:
@@ -119,7 +119,7 @@ def files(machine: str) -> dict[str, str]:
         own = {"name": machine, "etcd": etcd_section(), "manifests": "/etc/bgplb/manifests"}
         return {
             "bgplb/orchestrator.yaml": to_yaml(own),
-            "bgplb/cli.yaml": to_yaml({"name": machine, "etcd": etcd_section()}),
+            "bgplb/cli.yaml": to_yaml({"etcd": etcd_section()}),
         }
     return {}
 

@@ -9,10 +9,17 @@ from ipaddress import ip_interface
 from pathlib import Path
 
 import pytest
-import yaml
 from bgplb_lab import configs, floor, topology
 from bgplb_lab.topology import Machine, Programs
 from bgplb_lab.world import port_name
+from pydantic import BaseModel
+
+from orchestrator.config.cli import CliConfig
+from orchestrator.config.edge_agent import EdgeAgentConfig
+from orchestrator.config.files import parse
+from orchestrator.config.folder import read_now
+from orchestrator.config.node_agent import NodeAgentConfig
+from orchestrator.config.orchestrator import OrchestratorConfig
 
 MACHINES = topology.machines(Programs("/opt/python", "/opt/bgplb", "/opt/scripts"))
 EVERY = list(MACHINES.values())
@@ -40,13 +47,29 @@ def test_a_power_cut_takes_the_underlay_first(machine: Machine) -> None:
     assert machine.ports[0].bridge.startswith("nat-")
 
 
-def test_configs_and_manifests_are_yaml() -> None:
+def test_the_daemons_accept_their_configs() -> None:
+    models: dict[str, type[BaseModel]] = {
+        "edge-agent.yaml": EdgeAgentConfig,
+        "node-agent.yaml": NodeAgentConfig,
+        "orchestrator.yaml": OrchestratorConfig,
+        "cli.yaml": CliConfig,
+    }
+    seen = set()
     for machine in MACHINES:
         for path, text in configs.files(machine).items():
             if path.endswith(".yaml"):
-                assert yaml.safe_load(text)["name"] == machine
-    kinds = sorted(yaml.safe_load(text)["kind"] for text in configs.manifests().values())
-    assert kinds == ["EIPPool", "EdgeGateway"]
+                seen.add(Path(path).name)
+                config: BaseModel = parse(text.encode(), models[Path(path).name], path)
+                assert getattr(config, "name", machine) == machine
+    assert seen == set(models)
+
+
+def test_the_manifests_are_good_intent(tmp_path: Path) -> None:
+    for name, text in configs.manifests().items():
+        (tmp_path / name).write_text(text)
+    intent = read_now(tmp_path)
+    assert list(intent.problems) == []
+    assert [pool.name for pool in intent.pools] == [topology.POOL]
 
 
 @pytest.mark.parametrize("text", [configs.TRANSIT_BIRD, configs.EDGE_BIRD], ids=["transit", "edge"])

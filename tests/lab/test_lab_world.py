@@ -24,12 +24,11 @@ def quiet(line: str) -> None:
 
 
 def traces_in_own_namespace(world: World) -> list[str]:
-    """Names and addresses of the lab that show in the machine's own network namespace, where none may."""
+    """Names of the lab that show in the machine's own network namespace, where none may."""
     commands = (["ip", "link"], ["ip", "rule"], ["ip", "route", "show", "table", "all"], ["ip", "netns"])
     seen = "".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout for command in commands)
     ports = {port_name(machine.name, port) for machine in world.machines.values() for port in machine.ports}
-    networks = {"10.99.0.", "203.0.113.", "10.10.0.", "10.244.1.", "198.51.100.", "192.0.2."}
-    return sorted(mark for mark in {world.lab_id, *ports, *topology.BRIDGES, *networks} if mark in seen)
+    return sorted(mark for mark in {world.lab_id, *ports, *topology.BRIDGES} if mark in seen)
 
 
 @pytest.fixture(scope="module")
