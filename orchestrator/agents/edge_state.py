@@ -1,0 +1,118 @@
+"""What an edge agent keeps on disk, and what follows from it for kernel and BIRD. Pure apart from the file itself."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, ip_address, ip_network
+
+from birdctl.render import Bfd, EdgeConfig, Session
+from dataplane.model import Address, KernelState, Link, Route
+from dataplane.nft_rules import EdgeRules
+from fsm.fence import FenceState
+from fsm.records import AgentBase, EdgePool, Tunnel
+from orchestrator.config.edge_agent import EdgeAgentConfig
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeState:
+    """Written before it is acted upon: a restart with the store dead starts from here.
+
+    `parking_key`: public key of the peer that holds, on every tunnel, what the gateway there must not send.
+    """
+
+    parking_key: str
+    base: AgentBase = field(default_factory=AgentBase)
+    fence: FenceState = field(default_factory=FenceState)
+    schema: int = 1
+
+
+def device_name(config: EdgeAgentConfig, tunnel: Tunnel) -> str:
+    """The tunnel's interface on the edge."""
+    return f"{config.wireguard.interface_prefix}g{tunnel.slot}"
+
+
+def probe_source(tunnel: Tunnel) -> str:
+    """Where an edge's probes come from: an address beside the gateways' probe addresses, counted down from the top.
+
+    Not the tunnel's own address: an answer to that would come back also where a gateway's marks are broken.
+    """
+    first = int(IPv4Address(tunnel.probe_ipv4)) - tunnel.slot - 1
+    return str(IPv4Address(first + 254 - tunnel.edge_index))
+
+
+def by_gateway(base: AgentBase) -> dict[str, Tunnel]:
+    """Tunnels by the gateway at their other end."""
+    return {tunnel.name: tunnel for tunnel in base.tunnels}
+
+
+def commands(state: EdgeState) -> dict[str, EdgePool]:
+    """The newest command accepted for each pool."""
+    return {pool: accepted.command for pool, accepted in state.fence.pools.items()}
+
+
+def steering_route(config: EdgeAgentConfig, prefix: str, tunnel: Tunnel, mtu: int) -> Route:
+    """The route that decides who receives a prefix."""
+    return Route(prefix, config.tables.main, device_name(config, tunnel), mtu_lock=mtu)
+
+
+def kernel_state(config: EdgeAgentConfig, state: EdgeState, pools: Mapping[str, EdgePool]) -> KernelState:
+    """Links, addresses and routes of the edge for these pools, whose owner may be None: then they have no route."""
+    mtu, tunnels = state.base.mtu, by_gateway(state.base)
+    links, addresses, routes = set(), set(), set()
+    sysctls = {"net.ipv4.ip_forward": "1"}
+    for name, tunnel in tunnels.items():
+        device = device_name(config, tunnel)
+        links.add(Link(device, "wireguard", mtu, f"bgplb:{name}"))
+        addresses |= {Address(device, f"{tunnel.edge_ipv4}/31"), Address(device, f"{probe_source(tunnel)}/32")}
+        routes.add(Route(f"{tunnel.probe_ipv4}/32", config.tables.main, device))
+        # Loose: while a move lingers, answers come in through a tunnel that the route no longer points at (RFC 3704).
+        sysctls[f"net.ipv4.conf.{device}.rp_filter"] = "2"
+    for command in pools.values():
+        owner = tunnels.get(command.owner or "")
+        if owner is not None:
+            routes |= {steering_route(config, prefix, owner, mtu) for prefix in command.prefixes}
+    return KernelState(frozenset(links), frozenset(addresses), frozenset(routes), sysctls=sysctls)
+
+
+def nft_rules(config: EdgeAgentConfig, base: AgentBase) -> str | None:
+    """The edge's nft table; None without a tunnel."""
+    devices = tuple(sorted(device_name(config, tunnel) for tunnel in base.tunnels))
+    return EdgeRules(devices, base.mtu).ruleset() if devices else None
+
+
+def bird_config(config: EdgeAgentConfig, base: AgentBase) -> EdgeConfig | None:
+    """The edge's private BIRD; None without a tunnel."""
+    if not base.tunnels:
+        return None
+    pools = tuple(ip_network(prefix) for prefix in base.accept)
+    sessions = tuple(
+        Session(
+            name=tunnel.name,
+            interface=device_name(config, tunnel),
+            local=ip_address(tunnel.edge_ipv4),
+            neighbor=ip_address(tunnel.gateway_ipv4),
+            accept=(ip_network(f"{tunnel.probe_ipv4}/32"), *pools),
+        )
+        for tunnel in base.tunnels
+    )
+    first = base.tunnels[0]
+    return EdgeConfig(
+        router_id=IPv4Address(first.edge_ipv4),
+        asn=first.edge_asn,
+        gateway_asn=first.gateway_asn,
+        sessions=sessions,
+        hold_time_s=base.hold_time_s,
+        bfd=Bfd(base.bfd_interval_ms, base.bfd_multiplier),
+        signal_table=config.tables.signal,
+        import_extra=config.bird.import_extra,
+        local_include=config.bird.local_include,
+    )
+
+
+def own_prefixes(tunnel: Tunnel) -> frozenset[str]:
+    """AllowedIPs that a gateway's peer always has: its end of the tunnel and its probe address."""
+    return frozenset({f"{tunnel.gateway_ipv4}/32", f"{tunnel.probe_ipv4}/32"})
+
+
+def held_prefixes(pools: Iterable[EdgePool], gateway: str) -> frozenset[str]:
+    """Prefixes that this gateway may send from, by the commands in force."""
+    return frozenset(prefix for command in pools if command.owner == gateway for prefix in command.prefixes)

@@ -1,0 +1,161 @@
+"""An agent's link with the store: its lease, registration and heartbeat, what it is told and what it reports.
+
+Everything here may be gone for hours without the agent doing anything else than go on as it was last told.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from fsm.ports import Clock
+from fsm.records import AgentRecord
+from orchestrator.store.heartbeat import Heartbeat
+from orchestrator.store.keys import Keys
+from orchestrator.store.lease import Session
+from orchestrator.store.mirror import Mirror
+from orchestrator.store.port import (
+    Change,
+    CreatedAt,
+    Indeterminate,
+    LeaseLost,
+    ModifiedAt,
+    Put,
+    Store,
+    Unavailable,
+)
+from orchestrator.store.records import decode, encode
+
+RETRY_S = 0.2
+REPAIR_EVERY_S = 10.0
+
+Log = Callable[..., None]
+
+
+class NameTaken(Exception):
+    """A live agent of another installation has this name."""
+
+
+class Reports:
+    """What is observed, as levels: the last value of each key is written, until the store has it.
+
+    Values that are equal to what the store has are not written again. All hang on the session's lease.
+    """
+
+    def __init__(self, store: Store, session: Session, clock: Clock) -> None:
+        self._store, self._session, self._clock = store, session, clock
+        self._wanted: dict[str, bytes | None] = {}
+        self._written: dict[str, bytes | None] = {}
+        self._wake = asyncio.Event()
+
+    def set(self, key: str, value: object | None) -> None:
+        """Report this; None takes the report back."""
+        data = None if value is None else encode(value)
+        if self._wanted.get(key, b"") != data:
+            self._wanted[key] = data
+            self._wake.set()
+
+    def forget_written(self) -> None:
+        """The lease is gone, and with it all that was written under it."""
+        self._written.clear()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write what is wanted and not written yet, for ever."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            for key, data in list(self._wanted.items()):
+                if self._written.get(key, b"") != data and not await self._write(key, data):
+                    await self._clock.sleep(RETRY_S)
+                    self._wake.set()
+                    break
+
+    async def _write(self, key: str, data: bytes | None) -> bool:
+        """One write. One without an answer is simply written again: it is a level, twice is as good as once."""
+        lease_id = self._session.lease_id
+        if lease_id == 0:
+            return False
+        try:
+            if data is None:
+                await self._store.delete(key)
+            else:
+                await self._store.put(key, data, lease_id)
+        except LeaseLost:
+            self._session.report_lost(lease_id)
+            return False
+        except (Unavailable, Indeterminate):
+            return False
+        self._written[key] = data
+        if data is None and self._wanted.get(key) is None:
+            self._wanted.pop(key, None)
+            self._written.pop(key, None)
+        return True
+
+
+class AgentLink:
+    """Runs beside an agent's own work. `describe` gives its registration, `on_desired` gets what it is told."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        keys: Keys,
+        clock: Clock,
+        session: Session,
+        heartbeat: Heartbeat,
+        role: str,
+        name: str,
+        describe: Callable[[], AgentRecord],
+        on_desired: Callable[[tuple[Change, ...]], None],
+        log: Log,
+    ) -> None:
+        self._store, self._keys, self._clock, self._session = store, keys, clock, session
+        self._heartbeat, self._role, self._name, self._describe, self._log = heartbeat, role, name, describe, log
+        self.reports = Reports(store, session, clock)
+        self.mirror = Mirror(store, keys.desired_prefix(role, name), clock, REPAIR_EVERY_S, on_desired)
+
+    async def run(self) -> None:
+        """Until cancelled. Raises NameTaken at the start only, StoreChanged and Refused at any time."""
+        await self._register()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._session.run(), name="lease")
+            group.create_task(self._heartbeat.run(), name="heartbeat")
+            group.create_task(self.mirror.run(), name="desired")
+            group.create_task(self.reports.run(), name="reports")
+            group.create_task(self._return(), name="return")
+
+    async def _return(self) -> None:
+        """After the lease is lost: a new one, registration and all reports again."""
+        while True:
+            await self._session.lost.wait()
+            self._log("lease lost", agent=self._name)
+            await self._register()
+            self.reports.forget_written()
+
+    async def _register(self) -> None:
+        while True:
+            try:
+                if self._session.lease_id == 0:
+                    await self._session.open()
+                if await self._claim():
+                    return
+            except LeaseLost:
+                self._session.report_lost(self._session.lease_id)
+            except (Unavailable, Indeterminate):
+                pass
+            await self._clock.sleep(RETRY_S)
+
+    async def _claim(self) -> bool:
+        """Put our registration in place; our own of a former life is replaced at once, a stranger's is not."""
+        key, record = self._keys.agent(self._role, self._name), self._describe()
+        kv = await self._store.get(key)
+        if kv is not None:
+            other = decode(kv.value, AgentRecord, key)
+            if other.instance != record.instance:
+                await self._session.close()
+                raise NameTaken(
+                    f"{self._role} agent {self._name}: another installation ({other.instance}) of this name is alive; "
+                    "give this one another name, or stop the other and wait until its lease ends"
+                )
+        guard = CreatedAt(key, 0) if kv is None else ModifiedAt(key, kv.mod_revision)
+        result = await self._store.txn([guard], [Put(key, encode(record), self._session.lease_id)])
+        return result.succeeded

@@ -1,0 +1,284 @@
+"""The node agent of a gateway: tunnels, answers, announcements, readiness. Crash-only: started again it converges.
+
+A pool's announcement is the only thing that moves; everything else is the same on the owner and on every standby.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from birdctl.apply import Applied, Applier
+from birdctl.errors import BirdError
+from birdctl.render import gateway_text
+from dataplane.diff import diff
+from dataplane.errors import DataplaneError
+from dataplane.kernel import LinuxKernel
+from dataplane.model import KernelState
+from dataplane.probe_namespace import ProbeNamespace
+from dataplane.reach import Reach
+from dataplane.wireguard import PeerUpdate, WireGuard
+from fsm.ports import Clock
+from fsm.records import AgentBase, NodePool, NodePoolReport, NodeReport, Precondition
+from orchestrator.agents import node_state as project
+from orchestrator.agents import preconditions as check
+from orchestrator.agents.link import AgentLink
+from orchestrator.agents.node_state import NodeState
+from orchestrator.config.node_agent import NodeAgentConfig
+from orchestrator.store.keys import DesiredBaseKey, DesiredKey, Keys
+from orchestrator.store.port import Change
+from orchestrator.store.records import RecordError, decode
+
+CHECK_EVERY_S = 2.0
+RETRY_S = 0.3
+TICK_S = 0.25
+LAN_WITHIN_S = 1.0
+DRAIN_WITHIN_S = 10.0
+
+Log = Callable[..., None]
+
+
+class NodeAgent:
+    """All that a gateway does. `save` makes a state durable before it returns."""
+
+    def __init__(
+        self,
+        *,
+        config: NodeAgentConfig,
+        instance: str,
+        keys: Keys,
+        clock: Clock,
+        kernel: LinuxKernel,
+        wireguard: WireGuard,
+        applier: Applier,
+        reach: Reach,
+        responder: ProbeNamespace,
+        state: NodeState,
+        save: Callable[[NodeState], None],
+        log: Log,
+    ) -> None:
+        self._config, self._instance, self._keys, self._clock = config, instance, keys, clock
+        self._kernel, self._wireguard, self._applier, self._reach = kernel, wireguard, applier, reach
+        self._responder, self._state, self._save, self._log = responder, state, save, log
+        self._pools: dict[str, NodePool] = {}
+        """As the store says now; empty until it has spoken, so that nothing is announced from memory."""
+        self._told = False
+        self._wake, self._announce_wake = asyncio.Event(), asyncio.Event()
+        self._preconditions: tuple[Precondition, ...] = ()
+        self._problems: dict[str, str] = {}
+        self._exported: frozenset[str] = frozenset()
+        self._leaving = False
+        self.link: AgentLink | None = None
+        self.turns = 0
+
+    # ---- being told ------------------------------------------------------------------------------------------------
+
+    def on_desired(self, changes: tuple[Change, ...]) -> None:
+        """What the leader wants, as the mirror brings it. Only noted here."""
+        base, pools = self._state.base, dict(self._pools)
+        for change in changes:
+            try:
+                key = self._keys.parse(change.key)
+                if isinstance(key, DesiredBaseKey):
+                    base = decode(change.value, AgentBase, change.key) if change.value is not None else AgentBase()
+                elif isinstance(key, DesiredKey) and key.type == "pool":
+                    self._note(pools, key.name, change)
+            except (ValueError, RecordError) as error:
+                self._problem("desired", str(error))
+        self._told = True
+        widened = base != self._state.base or project.prefixes(pools) != project.prefixes(self._state.pools)
+        self._pools = pools
+        if widened:
+            self._state = replace(self._state, base=base, pools=pools)
+            self._save(self._state)
+            self._wake.set()
+        self._announce_wake.set()
+
+    def _note(self, pools: dict[str, NodePool], name: str, change: Change) -> None:
+        if change.value is not None:
+            pools[name] = decode(change.value, NodePool, change.key)
+        elif pools.pop(name, None) is not None:
+            self._tell(self._keys.observed("node", self._config.name, "pool", name), None)
+
+    # ---- running ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled. Tunnel and answers come from disk when the store is dead; announcements never do."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._reconcile_all(), name="reconcile")
+            group.create_task(self._announce_all(), name="announce")
+            group.create_task(self._reach.run(), name="lan")
+            group.create_task(self._watch_lan(), name="lan report")
+            if self.link is not None:
+                group.create_task(self.link.run(), name="link")
+
+    async def leave(self) -> None:
+        """Hand over: say that we are leaving and wait until nothing has to be announced, 10 s at most."""
+        self._leaving = True
+        self._report()
+        try:
+            async with asyncio.timeout(DRAIN_WITHIN_S):
+                while any(pool.announce for pool in self._pools.values()):
+                    await self._clock.sleep(0.05)
+        except TimeoutError:
+            self._log("left without a handover", pools=sorted(n for n, p in self._pools.items() if p.announce))
+
+    async def _reconcile_all(self) -> None:
+        while True:
+            await self._reconcile()
+            self._announce_wake.set()
+            try:
+                async with asyncio.timeout(CHECK_EVERY_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    async def _reconcile(self) -> None:
+        """Make everything but announcements as it should be, then check what a gateway must be."""
+        self.turns += 1
+        base = self._state.base
+        self._reach.watch(sorted({*self._config.lan.targets, *base.lan_peers} - {self._config.lan.address}))
+        wanted = project.kernel_state(self._config, self._state, self._responder)
+        try:
+            await self._responder.ensure(self._kernel.netlink)
+            await self._ensure_tunnels(base)
+            actual = await self._read(wanted)
+            await self._kernel.apply(diff(actual, wanted))
+            await self._kernel.nft.ensure(project.nft_table(self._config, base, self._responder))
+            self._problems.pop("kernel", None)
+        except DataplaneError as error:
+            self._problem("kernel", str(error))
+        await self._configure_bird(base)
+        await self._check(wanted)
+        self._report()
+
+    async def _read(self, wanted: KernelState) -> KernelState:
+        actual = await self._kernel.netlink.read(project.tables(self._config, self._state.base))
+        return replace(actual, sysctls=self._kernel.sysctls.read(wanted.sysctls))
+
+    async def _ensure_tunnels(self, base: AgentBase) -> None:
+        for tunnel in base.tunnels:
+            device = project.device_name(self._config, tunnel)
+            key_file = self._config.wireguard.private_key_file
+            await self._wireguard.ensure_device(device, key_file, None, base.mtu, f"bgplb:{tunnel.name}")
+            peers = (await self._wireguard.read(device)).peers
+            updates = [PeerUpdate(key, remove=True) for key in peers if key != tunnel.public_key]
+            endpoint = project.endpoint(tunnel)
+            known = self._state.endpoints.get(tunnel.name) == endpoint and tunnel.public_key in peers
+            updates.append(
+                PeerUpdate(
+                    tunnel.public_key,
+                    replace_allowed_ips=frozenset({"0.0.0.0/0"}),
+                    endpoint=None if known else endpoint,
+                    keepalive_s=base.keepalive_s,
+                )
+            )
+            await self._wireguard.update(device, updates)
+            if not known:
+                self._state = replace(self._state, endpoints={**self._state.endpoints, tunnel.name: endpoint})
+                self._save(self._state)
+
+    async def _configure_bird(self, base: AgentBase) -> None:
+        try:
+            wanted = project.bird_config(self._config, base)
+            if wanted is not None:
+                await self._applier.configure(gateway_text(wanted))
+            self._problems.pop("bird", None)
+        except (BirdError, ValueError) as error:
+            self._problem("bird", str(error))
+
+    async def _check(self, wanted: KernelState) -> None:
+        lan = self._config.lan.interface or self._lan_device
+        names = ["net.ipv4.ip_forward"]
+        for device in ("all", *([lan] if lan else [])):
+            names += [f"net.ipv4.conf.{device}.rp_filter", f"net.ipv4.conf.{device}.src_valid_mark"]
+        try:
+            actual = await self._read(wanted)
+            sysctls = self._kernel.sysctls.read(names)
+            table = await self._kernel.nft.read()
+        except DataplaneError as error:
+            self._preconditions = (Precondition("kernel", False, str(error)),)
+            return
+        base = self._state.base
+        self._lan_device = next(
+            (a.device for a in actual.addresses if a.cidr.split("/")[0] == self._config.lan.address), None
+        )
+        self._preconditions = (
+            Precondition("tunnel-known", bool(base.tunnels), "" if base.tunnels else "no tunnel is known yet"),
+            check.forwarding(sysctls),
+            check.tunnels(actual, wanted),
+            check.routes(actual, wanted),
+            check.rules(actual, wanted),
+            check.in_place("nft", table, project.nft_table(self._config, base, self._responder), "our nft rules"),
+            *([check.lan_reverse_path(sysctls, lan)] if lan else []),
+            Precondition("lan-address", lan is not None, "" if lan else f"no interface has {self._config.lan.address}"),
+            Precondition("bird", "bird" not in self._problems, self._problems.get("bird", "")),
+        )
+
+    _lan_device: str | None = None
+
+    # ---- announcing ------------------------------------------------------------------------------------------------
+
+    async def _announce_all(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(TICK_S):
+                    await self._announce_wake.wait()
+            except TimeoutError:
+                self.turns += 1
+                continue
+            self._announce_wake.clear()
+            self.turns += 1
+            if self._told and self._state.base.tunnels and not await self._announce():
+                await self._clock.sleep(RETRY_S)
+                self._announce_wake.set()
+
+    async def _announce(self) -> bool:
+        """Make BIRD announce what the store says, and report what it exports. False if it has to be tried again."""
+        pools = dict(self._pools)
+        try:
+            applied = await self._applier.announce(project.announcements(pools))
+        except (BirdError, ValueError) as error:
+            self._report_pools(pools, None, str(error))
+            return False
+        self._report_pools(pools, applied, "")
+        return True
+
+    # ---- reporting -------------------------------------------------------------------------------------------------
+
+    async def _watch_lan(self) -> None:
+        while True:
+            await self._clock.sleep(TICK_S)
+            self._report()
+
+    def _tell(self, key: str, value: object | None) -> None:
+        if self.link is not None:
+            self.link.reports.set(key, value)
+
+    def _problem(self, where: str, what: str) -> None:
+        if self._problems.get(where) != what:
+            self._log("problem", where=where, what=what)
+        self._problems[where] = what
+
+    def _report(self) -> None:
+        peers = {*self._config.lan.targets, *self._state.base.lan_peers} - {self._config.lan.address}
+        report = NodeReport(
+            instance=self._instance,
+            ready=bool(self._preconditions) and all(p.ok for p in self._preconditions),
+            preconditions=self._preconditions,
+            lan_targets=len(peers),
+            lan_reached=len(self._reach.reachable(LAN_WITHIN_S)),
+            leaving=self._leaving,
+            problems=tuple(f"{where}: {what}" for where, what in sorted(self._problems.items())),
+        )
+        self._tell(self._keys.observed_base("node", self._config.name), report)
+
+    def _report_pools(self, pools: dict[str, NodePool], applied: Applied | None, error: str) -> None:
+        exported = {pool.pool for pool in applied.pools if pool.announced} if applied else set()
+        answers = all(p.ok for p in self._preconditions if p.name in ("answer-routes", "answer-rules", "nft"))
+        for name, pool in pools.items():
+            known = set(project.prefixes(self._state.pools)) >= set(pool.prefixes)
+            report = NodePoolReport(
+                pool.epoch, name in exported, answers and known and bool(self._preconditions), error
+            )
+            self._tell(self._keys.observed("node", self._config.name, "pool", name), report)

@@ -1,0 +1,125 @@
+"""What a node agent keeps on disk, and what follows from it for kernel and BIRD. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, ip_address, ip_interface, ip_network
+
+from birdctl.render import Announcements, Bfd, GatewayConfig, PoolAnnouncement, Session
+from dataplane import nft_rules
+from dataplane.model import Address, KernelState, Link, Route, Rule
+from dataplane.probe_namespace import ProbeNamespace
+from fsm.records import AgentBase, NodePool, Tunnel
+from orchestrator.config.node_agent import NodeAgentConfig
+
+SOURCE_RULE, MARK_RULE = 10077, 10078
+"""Rule priorities: answers by their source (sent by the machine itself, or by IPVS), and by their connection's mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """The last base and pools that the agent was told, for a start with the store dead.
+
+    Whether a pool is announced is not kept: after a boot nothing is announced until the store says so.
+    """
+
+    base: AgentBase = field(default_factory=AgentBase)
+    pools: Mapping[str, NodePool] = field(default_factory=dict)
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    """Endpoint that was given to each edge's peer: written again only when the wish changes, for the sake of NAT."""
+    schema: int = 1
+
+
+def device_name(config: NodeAgentConfig, tunnel: Tunnel) -> str:
+    """The tunnel's interface on the gateway."""
+    return f"{config.wireguard.interface_prefix}e{tunnel.edge_index}"
+
+
+def answers_table(config: NodeAgentConfig, tunnel: Tunnel) -> int:
+    """The table whose default route leads into the tunnel."""
+    return config.tables.first + tunnel.edge_index
+
+
+def tables(config: NodeAgentConfig, base: AgentBase) -> list[int]:
+    """Tables that are ours to compare."""
+    return [254, *(answers_table(config, tunnel) for tunnel in base.tunnels)]
+
+
+def endpoint(tunnel: Tunnel) -> str:
+    """Where the edge listens for this gateway."""
+    host = f"[{tunnel.endpoint}]" if ":" in tunnel.endpoint else tunnel.endpoint
+    return f"{host}:{tunnel.port}"
+
+
+def prefixes(pools: Mapping[str, NodePool]) -> tuple[str, ...]:
+    """All pools' prefixes, in order."""
+    return tuple(sorted({prefix for pool in pools.values() for prefix in pool.prefixes}))
+
+
+def kernel_state(config: NodeAgentConfig, state: NodeState, responder: ProbeNamespace) -> KernelState:
+    """Links, addresses, rules, routes and sysctls of a gateway, owner or standby alike."""
+    base = state.base
+    links, addresses = {responder.host_link}, set(responder.host_addresses)
+    routes, rules = set(), set()
+    sysctls = {"net.ipv4.ip_forward": "1"}
+    for tunnel in base.tunnels:
+        device, table = device_name(config, tunnel), answers_table(config, tunnel)
+        mark = config.marks.value(tunnel.edge_index)
+        links.add(Link(device, "wireguard", base.mtu, f"bgplb:{tunnel.name}"))
+        addresses.add(Address(device, f"{tunnel.gateway_ipv4}/31"))
+        routes.add(Route("0.0.0.0/0", table, device, mtu_lock=base.mtu))
+        rules.add(Rule("ipv4", MARK_RULE, table, fwmark=mark, fwmask=config.marks.mask))
+        # Loose: requests come from anywhere, and the way back to them is not this tunnel (RFC 3704 section 2.4).
+        sysctls[f"net.ipv4.conf.{device}.rp_filter"] = "2"
+    for tunnel in base.tunnels[:1]:
+        for prefix in prefixes(state.pools):
+            rules.add(Rule("ipv4", SOURCE_RULE, answers_table(config, tunnel), source=prefix))
+    return KernelState(frozenset(links), frozenset(addresses), frozenset(routes), frozenset(rules), sysctls)
+
+
+def nft_table(config: NodeAgentConfig, base: AgentBase, responder: ProbeNamespace) -> str | None:
+    """Marks, probe translation and MSS of a gateway; None without a tunnel."""
+    if not base.tunnels:
+        return None
+    tunnels = tuple(
+        nft_rules.Tunnel(device_name(config, tunnel), config.marks.value(tunnel.edge_index)) for tunnel in base.tunnels
+    )
+    inside = next(str(ip_interface(cidr).ip) for cidr in responder.inside if ip_interface(cidr).version == 4)
+    probe = {tunnel.probe_ipv4: inside for tunnel in base.tunnels}
+    return nft_rules.GatewayRules(tunnels, config.marks.mask, base.mtu, probe).ruleset()
+
+
+def bird_config(config: NodeAgentConfig, base: AgentBase) -> GatewayConfig | None:
+    """The gateway's BIRD; None without a tunnel."""
+    if not base.tunnels:
+        return None
+    first = base.tunnels[0]
+    sessions = tuple(
+        Session(
+            name=tunnel.name,
+            interface=device_name(config, tunnel),
+            local=ip_address(tunnel.gateway_ipv4),
+            neighbor=ip_address(tunnel.edge_ipv4),
+        )
+        for tunnel in base.tunnels
+    )
+    return GatewayConfig(
+        router_id=IPv4Address(first.gateway_ipv4),
+        asn=first.gateway_asn,
+        edge_asn=first.edge_asn,
+        sessions=sessions,
+        probe_prefixes=tuple(sorted({ip_network(f"{tunnel.probe_ipv4}/32") for tunnel in base.tunnels}, key=str)),
+        announce_file=config.bird.announce_file,
+        hold_time_s=base.hold_time_s,
+        bfd=Bfd(base.bfd_interval_ms, base.bfd_multiplier),
+        local_include=config.bird.local_include,
+    )
+
+
+def announcements(pools: Mapping[str, NodePool]) -> Announcements:
+    """What BIRD shall announce."""
+    return Announcements(
+        tuple(
+            PoolAnnouncement(name, tuple(ip_network(prefix) for prefix in pool.prefixes), pool.announce)
+            for name, pool in sorted(pools.items())
+        )
+    )

@@ -1,0 +1,48 @@
+"""What a gateway must be to carry traffic, checked on the machine itself; each failure names what would help."""
+
+from collections.abc import Mapping
+
+from dataplane.model import KernelState
+from fsm.records import Precondition
+
+
+def forwarding(sysctls: Mapping[str, str]) -> Precondition:
+    """Packets are forwarded at all."""
+    value = sysctls.get("net.ipv4.ip_forward", "?")
+    return Precondition("forwarding", value == "1", f"net.ipv4.ip_forward = {value}")
+
+
+def lan_reverse_path(sysctls: Mapping[str, str], device: str) -> Precondition:
+    """Answers of the cluster LAN pass its reverse path filter.
+
+    With `src_valid_mark` the filter looks the way back up with the answer's own mark, which leads into the tunnel: a
+    strict filter then drops every answer (ip-sysctl.rst, rp_filter and src_valid_mark).
+    """
+    strict = max(sysctls.get(f"net.ipv4.conf.{c}.rp_filter", "0") for c in ("all", device)) == "1"
+    marked = "1" in (sysctls.get(f"net.ipv4.conf.{c}.src_valid_mark", "0") for c in ("all", device))
+    detail = f"rp_filter is strict on {device} while src_valid_mark is set: set net.ipv4.conf.{device}.rp_filter = 2"
+    return Precondition("lan-reverse-path", not (strict and marked), detail if strict and marked else "")
+
+
+def in_place(name: str, actual: object, wanted: object, what: str) -> Precondition:
+    """Something of ours is as it should be."""
+    return Precondition(name, actual == wanted, "" if actual == wanted else f"{what} differ from what they should be")
+
+
+def tunnels(actual: KernelState, wanted: KernelState) -> Precondition:
+    """Every tunnel interface is there, up, with its MTU."""
+    settings = {(link.name, link.mtu, link.up) for link in actual.links}
+    missing = sorted(link.name for link in wanted.links if (link.name, link.mtu, link.up) not in settings)
+    return Precondition("tunnels", not missing, f"not as they should be: {', '.join(missing)}" if missing else "")
+
+
+def routes(actual: KernelState, wanted: KernelState) -> Precondition:
+    """The answers' tables, with `mtu lock`."""
+    missing = sorted(f"{r.prefix} in table {r.table}" for r in wanted.routes - actual.routes)
+    return Precondition("answer-routes", not missing, f"missing: {', '.join(missing)}" if missing else "")
+
+
+def rules(actual: KernelState, wanted: KernelState) -> Precondition:
+    """The rules that lead answers to their table."""
+    missing = sorted(f"{r.priority} {r.source or hex(r.fwmark or 0)}" for r in wanted.rules - actual.rules)
+    return Precondition("answer-rules", not missing, f"missing: {', '.join(missing)}" if missing else "")
