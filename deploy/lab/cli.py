@@ -16,15 +16,26 @@ from rich.table import Table
 app = typer.Typer(
     name="lab",
     no_args_is_help=True,
-    help=(
-        "A network of namespaces in which the real daemons fail over for real.\n\n"
-        "`bgplb lab demo` does it all: makes the network, cuts the power of the active gateway under 1000 probes a "
-        "second, counts what was lost, and removes everything. `bgplb lab up` makes the same network and leaves it "
-        "standing: look around with `bgplb lab exec orch-1 -- bgplb status`, break something with "
-        "`bgplb lab fault power-cut --on gw-a`, mend it with `bgplb lab heal power-cut --on gw-a`."
-    ),
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="""A network of namespaces in which the real daemons fail over for real. Needs root; changes nothing outside.
+
+    \b
+    See it fail over, every lost packet counted, and be gone again, in about a minute:
+      bgplb lab demo --picture failover.svg
+    \b
+    Look around and break things yourself:
+      bgplb lab up
+      bgplb lab exec orch-1 -- bgplb status
+      bgplb lab fault power-cut --on gw-a
+      bgplb lab exec orch-1 -- bgplb fsm dump --history 5
+      bgplb lab heal power-cut --on gw-a
+      bgplb lab down
+    \b
+    Machines: client, transit, edge-1, nat-a, nat-b, gw-a, gw-b, worker-1, etcd-1 to etcd-3, orch-1 to orch-3.
+    """,
 )
-bench_app = typer.Typer(no_args_is_help=True, help="Measure many runs.")
+bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure many runs.")
 app.add_typer(bench_app, name="bench")
 
 out, err = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
@@ -48,6 +59,8 @@ def telling_errors() -> Iterator[None]:
     """Turn the lab's errors into one sentence and their exit code."""
     try:
         yield
+    except scenario.Interrupted as signalled:
+        raise typer.Exit(1) from signalled
     except LabError as problem:
         err.print(f"bgplb lab: {problem}", style="red", highlight=False, markup=False)
         raise typer.Exit(problem.exit_code) from problem
@@ -70,17 +83,16 @@ def up(
     lab_id: Annotated[str, typer.Option("--id", help="Name of the lab; two labs can stand side by side.")] = "lab",
     daemons: Annotated[bool, typer.Option(help="Start orchestrators, agents and their BIRD too.")] = True,
 ) -> None:
-    """Make the network, start every service and leave it standing."""
+    """Make the network, start every service and leave it standing.
+
+    \b
+    Examples:
+      bgplb lab up
+      bgplb lab up --id second        beside the first
+      bgplb lab up --no-daemons       network, etcd and the operator's BIRD, none of ours
+    """
     with telling_errors():
-        lab = world.World(lab_id, say)
-        try:
-            lab.up(daemons)
-        except LabError:
-            raise
-        except BaseException:
-            say("interrupted: removing what was made")
-            lab.down()
-            raise
+        world.World(lab_id, say).up(daemons)
         say(f"lab {lab_id} is up; `bgplb lab down --id {lab_id}` removes it")
 
 
@@ -145,7 +157,12 @@ def become(lab: world.World, node: str, argv: list[str]) -> None:
 
 @app.command()
 def shell(node: Annotated[str, typer.Argument(help="Machine, e.g. gw-a.")], lab_id: IdOption = None) -> None:
-    """A shell inside a machine."""
+    """A shell inside a machine, with `bgplb` on its PATH.
+
+    \b
+    Example:
+      bgplb lab shell gw-a
+    """
     with telling_errors():
         lab = the_lab(lab_id)
         os.environ["PS1"] = f"{node}:\\w# "
@@ -158,7 +175,14 @@ def execute(
     argv: Annotated[list[str], typer.Argument(help="Program and arguments, after `--`.")],
     lab_id: IdOption = None,
 ) -> None:
-    """Run a program inside a machine: `bgplb lab exec edge-1 -- ip route`."""
+    """Run a program inside a machine, with `bgplb` on its PATH.
+
+    \b
+    Examples:
+      bgplb lab exec orch-1 -- bgplb status
+      bgplb lab exec edge-1 -- ip route
+      bgplb lab exec gw-a -- birdc -s /run/bgplb/bird.ctl show protocols
+    """
     with telling_errors():
         become(the_lab(lab_id), node, argv)
 
@@ -171,7 +195,13 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines arrive.")] = False,
     lab_id: IdOption = None,
 ) -> None:
-    """What the services of a machine wrote; it outlives their restarts and power cuts."""
+    """What the services of a machine wrote; it outlives their restarts and power cuts.
+
+    \b
+    Examples:
+      bgplb lab logs orch-1
+      bgplb lab logs gw-a node-agent --follow
+    """
     with telling_errors():
         lab = the_lab(lab_id)
         lab.machine(node)
@@ -184,7 +214,8 @@ def logs(
 
 def fault_list() -> str:
     """The faults, a line each, for the help."""
-    return "\n\n".join(f"`{fault.name}`: {fault.teaches}" for fault in faults.FAULTS.values())
+    width = max(len(name) for name in faults.FAULTS)
+    return "\n".join(f"  {fault.name:{width}}  {fault.teaches}" for fault in faults.FAULTS.values())
 
 
 def act_on(lab_id: str | None, act: Callable[[world.World], object]) -> None:
@@ -193,11 +224,22 @@ def act_on(lab_id: str | None, act: Callable[[world.World], object]) -> None:
         act(the_lab(lab_id))
 
 
-@app.command(help="Break something until it is healed.\n\n" + fault_list())
+FAULT_HELP = f"""Break something until it is healed.
+
+\b
+{fault_list()}
+\b
+Examples:
+  bgplb lab fault power-cut --on gw-a
+  bgplb lab fault etcd-stop
+"""
+
+
+@app.command(help=FAULT_HELP)
 def fault(
     name: Annotated[str, typer.Argument(help="Which fault.")], on: OnOption = "all", lab_id: IdOption = None
 ) -> None:
-    """See `help` above."""
+    """See FAULT_HELP."""
     act_on(lab_id, lambda lab: faults.strike(lab, name, on))
 
 
@@ -205,7 +247,12 @@ def fault(
 def heal(
     name: Annotated[str, typer.Argument(help="Which fault.")], on: OnOption = "all", lab_id: IdOption = None
 ) -> None:
-    """Mend what `fault` broke: power on, cables in, services started."""
+    """Mend what `fault` broke: power on, cables in, services started.
+
+    \b
+    Example:
+      bgplb lab heal power-cut --on gw-a
+    """
     act_on(lab_id, lambda lab: faults.heal(lab, name, on))
 
 
@@ -235,14 +282,19 @@ def demo(
     lab_id: Annotated[
         str | None, typer.Option("--id", help="Name of the lab; a random one unless given.", show_default=False)
     ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the lab standing, to look at.")] = False,
 ) -> None:
     """Make the lab, cut the power of the active gateway under probes, drain back, check everything, remove the lab.
 
     Takes about a minute. Exits with 0 only when every check holds.
+
+    \b
+    Example:
+      bgplb lab demo --json demo.json --picture demo.svg
     """
     check_writable(json_file, picture_file)
     with telling_errors():
-        result = scenario.demo(world.World(lab_id or world.new_lab_id(), say))
+        result = scenario.demo(world.World(lab_id or world.new_lab_id(), say), keep)
         write(json_file, json.dumps(result.document, indent=2) + "\n")
         write(picture_file, result.svg)
         out.print(report.demo_tables(result.document))
@@ -260,7 +312,11 @@ def failover(
 ) -> None:
     """Power cuts of the active gateway, one after the other: outage against floor, return, drain back.
 
-    Takes about ten seconds a run. A run that goes wrong ends the bench; none is ever left out.
+    Takes some 15 seconds a run. A run that goes wrong ends the bench; none is ever left out.
+
+    \b
+    Example:
+      bgplb lab bench failover --runs 30 --json bench.json
     """
     check_writable(json_file)
     with telling_errors():

@@ -1,5 +1,6 @@
 """The two jobs: the demo, one failover with everything checked, and the bench, many failovers measured."""
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,16 +23,39 @@ AFTER_PROBES = 500
 """How long the probes go on after a move, in numbers, so that a late loss is seen too."""
 
 
+class Interrupted(BaseException):
+    """SIGTERM or SIGHUP arrived: like Ctrl-C, nothing but a teardown may follow."""
+
+
+def interrupt(number: int, frame: object) -> None:
+    """Signal handler: leave through the teardown."""
+    raise Interrupted(signal.Signals(number).name)
+
+
 @contextmanager
-def standing(world: World) -> Iterator[None]:
-    """A lab for the time of the block; removed in any case, also after Ctrl-C."""
+def standing(world: World, keep: bool = False) -> Iterator[None]:
+    """A lab for the time of the block; removed in any case, also after Ctrl-C, SIGTERM and SIGHUP.
+
+    With `keep` it is left standing, whatever happened, for somebody to look at.
+    """
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGINT] = signal.getsignal(signal.SIGINT)
     try:
-        world.up()
-        yield
+        try:
+            world.up()
+            yield
+        finally:
+            # A second Ctrl-C, of an impatient hand, must not leave half a lab.
+            for number in before:
+                signal.signal(number, signal.SIG_IGN)
+            if keep:
+                world.say(f"lab {world.lab_id} is left standing; `bgplb lab down --id {world.lab_id}` removes it")
+            elif world.exists():
+                world.down()
+                world.say(f"lab {world.lab_id} is gone")
     finally:
-        if world.exists():
-            world.down()
-            world.say(f"lab {world.lab_id} is gone")
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def move_pool(world: World, target: str, reason: str) -> None:
@@ -184,15 +208,15 @@ class DemoResult:
         return all(check["ok"] for check in self.document["checks"])
 
 
-def demo(world: World) -> DemoResult:
+def demo(world: World, keep: bool = False) -> DemoResult:
     """One power cut, one return, one drain back, one link cut: everything counted and checked.
 
-    Raises LabError when a step does not happen in its time; the lab is removed in any case.
+    Raises LabError when a step does not happen in its time; the lab is removed in any case, unless `keep` is true.
     """
     began = time.monotonic()
     say: Say = lambda line: world.say(f"{time.monotonic() - began:5.1f} s  {line}")  # noqa: E731
     machines = (EDGE, *topology.GATEWAYS)
-    with standing(world):
+    with standing(world, keep):
         observe.plant_foreign(world, machines)
         foreign = observe.foreign(world, machines)
         say("waiting for a healthy pool with a ready standby")

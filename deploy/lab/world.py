@@ -127,6 +127,15 @@ class World:
         if self.exists():
             raise RefusedByState(f"lab {self.lab_id} exists already: `bgplb lab down --id {self.lab_id}` removes it")
         self.say(f"lab {self.lab_id}: {len(self.machines) - 1} machines, three etcd members among them")
+        try:
+            self.build(daemons)
+        except BaseException:
+            self.say(f"lab {self.lab_id} did not come up: removing what was made")
+            self.down()
+            raise
+
+    def build(self, daemons: bool) -> None:
+        """The work of `up`; what it leaves behind when it fails, `down` removes."""
         for folder in (self.specs_folder, self.disk_folder):
             folder.mkdir(parents=True, mode=0o750)
         with self.state() as state:
