@@ -1,0 +1,1 @@
+"""Tests of the core: no server, no root, no clock."""

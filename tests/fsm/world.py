@@ -1,0 +1,386 @@
+"""A small world that obeys: edges and gateways as a leader sees them through etcd, without a clock of its own.
+
+The leader's part is the real core. Agents are models: an edge goes through the real fence, then points where it is
+told; a gateway announces as it is told. What dies leaves its last report behind, as it does in etcd.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from fsm import core
+from fsm.conditions import observe
+from fsm.desired import EDGE, NODE, Key, pool_desired
+from fsm.evaluate import PoolView, next_event
+from fsm.events import Event
+from fsm.fence import FenceState, Refused, accept
+from fsm.invariants import Applied, EdgeSnapshot, PrefixSnapshot
+from fsm.records import (
+    EdgeGatewaySpec,
+    EdgePool,
+    EdgePoolReport,
+    EdgeReport,
+    EdgeSpec,
+    GatewayDrain,
+    GatewayWitness,
+    HistoryEntry,
+    NodePool,
+    NodePoolReport,
+    NodeReport,
+    PoolRecord,
+    PoolSpec,
+)
+from fsm.types import PROBE_UNFIT_AFTER, Heartbeat, Instant
+from fsm.witness import GatewayView, Sight, World, view_gateway
+
+POOL = "web"
+PREFIXES = ("192.0.2.0/26",)
+SETTLE_S = 2.5
+"""Fifty answered probes, 50 ms apart."""
+
+STALE_S, EXPIRED_S = 1.0, 3.0
+
+
+@dataclass
+class ModelGateway:
+    """A gateway: what works of it, and what its agent reported last."""
+
+    name: str
+    powered: bool = True
+    bird: bool = True
+    path: bool = True
+    agent: bool = True
+    obedient: bool = True
+    """Its agent does what it is told; if not, it only lives."""
+    lan_targets: int = 1
+    lan_reached: int = 1
+    leaving: bool = False
+    good_since_s: float = 0.0
+    lost_s: float | None = None
+    announcing: bool = False
+    applied: NodePool | None = None
+    report: NodePoolReport | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.powered and self.agent
+
+    @property
+    def session(self) -> str:
+        return "up" if self.powered and self.bird else "down"
+
+    @property
+    def passes(self) -> bool:
+        return self.powered and self.path
+
+    def witness(self, now_s: float) -> GatewayWitness:
+        good = self.session == "up" and self.passes
+        return GatewayWitness(
+            session=self.session,
+            probe="passing" if self.passes else "failing",
+            missed=0 if self.passes else PROBE_UNFIT_AFTER,
+            settled=good and now_s >= self.good_since_s + SETTLE_S,
+        )
+
+
+@dataclass
+class ModelEdge:
+    """An edge: its fence, whom its route points at, and its report. `at_once`: withdraws and installs in one go."""
+
+    name: str
+    reachable: bool = True
+    at_once: bool = True
+    stuck: bool = False
+    """Its agent lives and reports, but the kernel refuses what it asks."""
+    lost_s: float | None = None
+    fresh_since_s: float = 0.0
+    fence: FenceState = field(default_factory=FenceState)
+    points_at: str | None = None
+    report: EdgePoolReport | None = None
+    witnesses: dict[str, GatewayWitness] = field(default_factory=dict)
+    refusals: list[str] = field(default_factory=list)
+
+
+class ModelWorld:
+    """All of it. `think` is one look of the leader, `obey` lets agents do what they are told, `tick` passes time."""
+
+    def __init__(self, gateways: tuple[str, ...] = ("gw-a", "gw-b"), edges: tuple[str, ...] = ("edge-1",)) -> None:
+        self.now_s = 1000.0
+        self.counter = 0
+        self.revision = 1
+        self.leader = "orchestrator-1"
+        self.group = EdgeGatewaySpec(
+            name="group",
+            edges=tuple(EdgeSpec(name, "203.0.113.1", 64512) for name in edges),
+            gateways=gateways,
+            gateway_asn=64513,
+            slots={name: slot for slot, name in enumerate(gateways)},
+        )
+        self.spec: PoolSpec = PoolSpec(POOL, "192.0.2.0/24", PREFIXES, "group")
+        self.gateways = {name: ModelGateway(name) for name in gateways}
+        self.edges = {name: ModelEdge(name) for name in edges}
+        self.drains: dict[str, GatewayDrain] = {}
+        self.record: PoolRecord | None = None
+        self.forgotten = False
+        self.history: list[HistoryEntry] = []
+        self.desired: dict[Key, EdgePool | NodePool] = {}
+        self.desired_revision: dict[Key, int] = {}
+        self.applied: list[Applied] = []
+        self.last_step: core.Step | None = None
+        self._watch()
+
+    # ---- what the leader sees --------------------------------------------------------------------------------------
+
+    def _sight(self, alive: bool, lost_s: float | None, fresh_since_s: float = 0.0) -> Sight:
+        if alive or lost_s is None:
+            return Sight(Heartbeat.FRESH, 0.0, fresh_since_s)
+        age_s = self.now_s - lost_s
+        if age_s < STALE_S:
+            return Sight(Heartbeat.FRESH, age_s, fresh_since_s)
+        return Sight(Heartbeat.STALE if age_s < EXPIRED_S else Heartbeat.EXPIRED, age_s, fresh_since_s)
+
+    def world(self) -> World:
+        return World(
+            edges={e.name: self._sight(e.reachable, e.lost_s, e.fresh_since_s) for e in self.edges.values()},
+            nodes={g.name: self._sight(g.alive, g.lost_s) for g in self.gateways.values()},
+            edge_reports={e.name: EdgeReport("1", dict(e.witnesses), "up") for e in self.edges.values()},
+            node_reports={
+                g.name: NodeReport("1", True, (), g.lan_targets, g.lan_reached, g.leaving)
+                for g in self.gateways.values()
+            },
+            drains=self.drains,
+        )
+
+    def views(self) -> Mapping[str, GatewayView]:
+        world = self.world()
+        return {name: view_gateway(name, self.group, world) for name in self.group.gateways}
+
+    def view(self) -> PoolView:
+        world = self.world()
+        return PoolView(
+            now_s=self.now_s,
+            spec=self.spec,
+            group=self.group,
+            gateways=self.views(),
+            edges=world.edges,
+            edge_reports={e.name: e.report for e in self.edges.values() if e.report is not None},
+            node_reports={g.name: g.report for g in self.gateways.values() if g.report is not None},
+            ready_since_s={g.name: g.good_since_s for g in self.gateways.values()},
+        )
+
+    # ---- the leader ------------------------------------------------------------------------------------------------
+
+    def instant(self) -> Instant:
+        return Instant(self.now_s, int(self.now_s * 1000))
+
+    def think(self, first: Event | None = None) -> core.Step:
+        """One look: settle, commit. `first` is an operator's event."""
+        if self.forgotten:
+            raise AssertionError("the machine is forgotten")
+        before = self.record or core.new_pool(POOL, self.instant(), self.leader)
+        view, events = self.view(), iter([first] if first else [])
+
+        def following(record: PoolRecord) -> Event | None:
+            return next(events, None) or next_event(record, view)
+
+        step = core.settle(core.resume(before, self.instant(), self.leader), following, self.instant(), self.counter)
+        self.last_step, self.counter = step, step.epoch_counter
+        self.history += step.entries
+        self.forgotten = step.forgotten
+        self.record = observe(step.record, view)
+        self._publish()
+        return step
+
+    def _publish(self) -> None:
+        """Write desired state, each key with the revision of its last change."""
+        record = self.machine
+        wanted = {} if self.forgotten else pool_desired(record, self.spec, self.group)
+        self.revision += 1
+        for key, value in wanted.items():
+            if self.desired.get(key) != value:
+                self.desired_revision[key] = self.revision
+        self.desired = dict(wanted)
+
+    @property
+    def machine(self) -> PoolRecord:
+        assert self.record is not None, "the leader has not looked yet"
+        return self.record
+
+    @property
+    def state(self) -> str:
+        return self.machine.state
+
+    # ---- the agents ------------------------------------------------------------------------------------------------
+
+    def obey(self, *only: str) -> None:
+        """Every agent that lives (or those named) does what it is told and reports what came of it."""
+        for gateway in self.gateways.values():
+            if gateway.alive and gateway.obedient and (not only or gateway.name in only):
+                self._obey_node(gateway)
+        for edge in self.edges.values():
+            if edge.reachable and (not only or edge.name in only):
+                self._obey_edge(edge)
+        self._watch()
+
+    def _obey_node(self, gateway: ModelGateway) -> None:
+        command = self.desired.get((NODE, gateway.name))
+        if not isinstance(command, NodePool):
+            gateway.announcing, gateway.report, gateway.applied = False, None, None
+            return
+        if command != gateway.applied:
+            self.applied += [Applied(gateway.name, prefix, command.epoch) for prefix in command.prefixes]
+        gateway.announcing, gateway.applied = command.announce, command
+        gateway.report = NodePoolReport(command.epoch, command.announce, True)
+
+    def _obey_edge(self, edge: ModelEdge) -> None:
+        key = (EDGE, edge.name)
+        command = self.desired.get(key)
+        if not isinstance(command, EdgePool):
+            edge.report = None
+            return
+        after = accept(edge.fence, POOL, command, self.desired_revision[key])
+        if isinstance(after, Refused):
+            edge.refusals.append(after.reason)
+            return
+        edge.fence = after
+        self._apply(edge, command)
+
+    def _apply(self, edge: ModelEdge, command: EdgePool) -> None:
+        if edge.stuck:
+            edge.report = EdgePoolReport(command.epoch, edge.points_at, error="the kernel refuses")
+            return
+        self.applied += [Applied(edge.name, prefix, command.epoch) for prefix in command.prefixes]
+        if command.deleted:
+            edge.points_at = None
+            edge.report = EdgePoolReport(command.epoch, None, withdrawn=True, removed=True)
+            return
+        half_way = not edge.at_once and not command.planned and edge.points_at not in (command.owner, None)
+        edge.points_at = None if half_way else command.owner
+        edge.report = EdgePoolReport(command.epoch, command.owner, withdrawn=True, installed=not half_way)
+
+    def _watch(self) -> None:
+        """Edges that live see sessions, probes and announcements as they are."""
+        for edge in self.edges.values():
+            if not edge.reachable:
+                continue
+            edge.witnesses = {g.name: g.witness(self.now_s) for g in self.gateways.values()}
+            if edge.report is not None:
+                heard = tuple(g.name for g in self.gateways.values() if g.announcing and g.session == "up")
+                edge.report = replace(edge.report, announced_by=heard)
+
+    # ---- time and faults -------------------------------------------------------------------------------------------
+
+    def tick(self, seconds: float) -> None:
+        self.now_s += seconds
+        self._watch()
+
+    def power_cut(self, name: str) -> None:
+        gateway = self.gateways[name]
+        gateway.powered, gateway.announcing, gateway.applied = False, False, None
+        gateway.lost_s = self.now_s if gateway.lost_s is None else gateway.lost_s
+        self._watch()
+
+    def power_on(self, name: str) -> None:
+        """It comes back empty: its announcement file lived on tmpfs."""
+        self.gateways[name] = ModelGateway(name, good_since_s=self.now_s)
+        self._watch()
+
+    def bird_kill(self, name: str) -> None:
+        self.gateways[name].bird = False
+        self._watch()
+
+    def bird_start(self, name: str) -> None:
+        self.gateways[name].bird, self.gateways[name].good_since_s = True, self.now_s
+        self._watch()
+
+    def path_cut(self, name: str) -> None:
+        self.gateways[name].path = False
+        self._watch()
+
+    def path_heal(self, name: str) -> None:
+        self.gateways[name].path, self.gateways[name].good_since_s = True, self.now_s
+        self._watch()
+
+    def agent_kill(self, name: str) -> None:
+        self.gateways[name].agent, self.gateways[name].lost_s = False, self.now_s
+
+    def agent_start(self, name: str) -> None:
+        self.gateways[name].agent, self.gateways[name].lost_s = True, None
+
+    def edge_lost(self, name: str) -> None:
+        self.edges[name].reachable, self.edges[name].lost_s = False, self.now_s
+
+    def edge_back(self, name: str) -> None:
+        edge = self.edges[name]
+        edge.reachable, edge.lost_s, edge.fresh_since_s = True, None, self.now_s
+        self._watch()
+
+    def drain(self, name: str) -> None:
+        self.drains[name] = GatewayDrain(name, "maintenance", "operator")
+
+    def undrain(self, name: str) -> None:
+        del self.drains[name]
+
+    def hold(self, reason: str = "hold by operator") -> None:
+        self.record = replace(self.machine, hold_request=reason)
+
+    def release(self) -> None:
+        self.record = replace(self.machine, hold_request="")
+
+    def delete(self) -> None:
+        self.spec = replace(self.spec, deleted=True)
+
+    # ---- running ---------------------------------------------------------------------------------------------------
+
+    def run(self, seconds: float = 0.0, step_s: float = 0.25) -> None:
+        """Leader and agents take turns until nothing changes, then time passes in steps, and so on."""
+        end = self.now_s + seconds
+        while True:
+            self._quiesce()
+            if self.now_s >= end or self.forgotten:
+                return
+            self.tick(min(step_s, end - self.now_s))
+
+    def _quiesce(self) -> None:
+        for _ in range(40):
+            if self.forgotten:
+                return
+            step = self.think()
+            before = self.reports()
+            self.obey()
+            if not step.entries and self.reports() == before:
+                return
+        raise AssertionError(f"no quiet: {[(e.from_state, e.event, e.to_state) for e in self.history[-8:]]}")
+
+    def reports(self) -> tuple[object, ...]:
+        return (*(e.report for e in self.edges.values()), *(g.report for g in self.gateways.values()))
+
+    def snapshots(self) -> list[EdgeSnapshot]:
+        """Each edge as its kernel stands, for S1. The model has no linger."""
+        return [
+            EdgeSnapshot(
+                edge.name,
+                {
+                    prefix: PrefixSnapshot(
+                        sends_to=(edge.points_at,) if edge.points_at else (),
+                        accepts_from=(edge.points_at,) if edge.points_at else (),
+                        epoch=taken.command.epoch,
+                        owner=taken.command.owner,
+                    )
+                    for prefix in taken.command.prefixes
+                },
+            )
+            for edge in self.edges.values()
+            if not edge.stuck and (taken := edge.fence.pools.get(POOL)) is not None
+        ]
+
+    def states(self, since: int = 0) -> list[str]:
+        """States entered, in order, from that entry of the history on."""
+        return [entry.to_state for entry in self.history[since:] if entry.to_state != entry.from_state]
+
+
+def settled(*, gateways: tuple[str, ...] = ("gw-a", "gw-b"), edges: tuple[str, ...] = ("edge-1",)) -> ModelWorld:
+    """A world whose pool stands in ActiveHealthy with a ready standby."""
+    world = ModelWorld(gateways, edges)
+    world.run(seconds=1.0)
+    assert world.state == "ActiveHealthy", world.history
+    return world
