@@ -9,7 +9,12 @@ import typer
 from orchestrator.cli.environment import CliError, Environment, Exit, environment
 
 if TYPE_CHECKING:
+    from orchestrator.config.edge_agent import EdgeAgentConfig
+    from orchestrator.config.node_agent import NodeAgentConfig
     from orchestrator.config.sections import Root
+
+CONFIG = "bgplb.config"
+"""Where an agent's command leaves the path of its configuration for its subcommand."""
 
 Model = TypeVar("Model", bound="Root")
 
@@ -64,14 +69,10 @@ def edge_agent(ctx: typer.Context, config: Annotated[Path | None, _file_option("
       bgplb edge-agent --config ./edge-agent.yaml
       bgplb edge-agent cleanup
     """
-    from orchestrator.config.edge_agent import EdgeAgentConfig
-
-    env = environment(ctx)
-    _need_root(env, "edge-agent")
-    loaded = _load(env, config, "edge-agent", EdgeAgentConfig)
     if ctx.invoked_subcommand is not None:
-        ctx.meta["bgplb.config"] = loaded
+        ctx.meta[CONFIG] = config  # not read yet: `cleanup --help` needs neither root nor a file
         return
+    loaded = _edge_config(environment(ctx), config)
     from orchestrator import wiring
 
     _run(wiring.run_edge_agent, loaded)
@@ -87,9 +88,10 @@ def cleanup_edge(ctx: typer.Context) -> None:
     Example:
       systemctl stop bgplb-edge-agent && bgplb edge-agent cleanup
     """
+    loaded = _edge_config(environment(ctx), ctx.meta[CONFIG])
     from orchestrator import wiring
 
-    _run(wiring.cleanup_edge, ctx.meta["bgplb.config"])
+    _run(wiring.cleanup_edge, loaded)
 
 
 @node_app.callback()
@@ -105,14 +107,10 @@ def node_agent(ctx: typer.Context, config: Annotated[Path | None, _file_option("
       bgplb node-agent --config ./node-agent.yaml
       bgplb node-agent cleanup
     """
-    from orchestrator.config.node_agent import NodeAgentConfig
-
-    env = environment(ctx)
-    _need_root(env, "node-agent")
-    loaded = _load(env, config, "node-agent", NodeAgentConfig)
     if ctx.invoked_subcommand is not None:
-        ctx.meta["bgplb.config"] = loaded
+        ctx.meta[CONFIG] = config  # not read yet: `cleanup --help` needs neither root nor a file
         return
+    loaded = _node_config(environment(ctx), config)
     from orchestrator import wiring
 
     _run(wiring.run_node_agent, loaded)
@@ -128,9 +126,24 @@ def cleanup_node(ctx: typer.Context) -> None:
     Example:
       systemctl stop bgplb-node-agent && bgplb node-agent cleanup
     """
+    loaded = _node_config(environment(ctx), ctx.meta[CONFIG])
     from orchestrator import wiring
 
-    _run(wiring.cleanup_node, ctx.meta["bgplb.config"])
+    _run(wiring.cleanup_node, loaded)
+
+
+def _edge_config(env: Environment, path: Path | None) -> "EdgeAgentConfig":
+    from orchestrator.config.edge_agent import EdgeAgentConfig
+
+    _need_root(env, "edge-agent")
+    return _load(env, path, "edge-agent", EdgeAgentConfig)
+
+
+def _node_config(env: Environment, path: Path | None) -> "NodeAgentConfig":
+    from orchestrator.config.node_agent import NodeAgentConfig
+
+    _need_root(env, "node-agent")
+    return _load(env, path, "node-agent", NodeAgentConfig)
 
 
 def _run(daemon: Callable[[Model], int], config: Model) -> NoReturn:

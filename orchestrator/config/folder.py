@@ -1,7 +1,7 @@
 """The folder of manifests: read when nobody writes, and never taken for less than it is."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,7 +81,7 @@ class IntentFolder:
     clock: Clock
     lease_ttl_ms: int = 3000
 
-    async def changes(self) -> AsyncIterator[Intent]:
+    async def changes(self) -> AsyncGenerator[Intent, None]:
         """For ever: the intent now, then each time it is another one."""
         last: Intent | None = None
         while True:

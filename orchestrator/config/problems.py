@@ -107,14 +107,15 @@ def problems_of(error: ValidationError, model: type[BaseModel], file: str, obj: 
     details = error.errors(include_url=False)
     for detail in details:
         loc = detail["loc"]
-        if detail["type"] == "too_short" and any(d["loc"][:-1] == loc for d in details):
+        if detail["type"] == "too_short" and any(d["loc"][:-1][: len(loc)] == loc for d in details):
             continue  # only short since its items were refused, which is said already
         owner, field = _find(model, loc)
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, Relations):
             for name, allowed in cause.broken:
-                value = _value_at(detail["input"], name)
-                found.append(Problem(file, obj, path_text((*loc, *steps(name))), quoted(value), allowed))
+                where = (*loc, *steps(name))
+                shown = _given_or_default(_value_at(detail["input"], name), _find(model, where)[1])
+                found.append(Problem(file, obj, path_text(where), shown, allowed))
             continue
         if detail["type"] == "missing":
             value, allowed = NO_VALUE, allowed_of(field)
@@ -146,6 +147,13 @@ def path_text(loc: Iterable[int | str]) -> str:
     for part in loc:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
+
+
+def _given_or_default(value: Any, field: FieldInfo | None) -> str:
+    """A relation can be broken by a value that nobody gave."""
+    if value is not NO_VALUE or field is None or field.is_required() or field.default is None:
+        return quoted(value)
+    return quoted(field.default).replace("value", "default", 1)
 
 
 def _section_text(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:

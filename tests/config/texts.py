@@ -1,0 +1,44 @@
+"""The files that the tests begin with; each test breaks one thing in one of them."""
+
+EDGE_GATEWAY = """\
+apiVersion: networking.example.net/v1alpha1
+kind: EdgeGateway
+metadata:
+  name: edge-gateway
+spec:
+  edges: [{name: edge-1, endpoint: 203.0.113.1, asn: 64512}]
+  gateways: [gw-a, gw-b]
+  gatewayASN: 64513
+"""
+
+POOL = """\
+apiVersion: networking.example.net/v1alpha1
+kind: EIPPool
+metadata:
+  name: external-ip-pool-1
+spec:
+  aggregate: 192.0.2.0/24
+  addresses:
+    - 192.0.2.0/26
+  gatewayRef: edge-gateway
+  autoAssign: false
+  advertiseWhenEmpty: true
+  serviceAllocation:
+    namespaces:
+      - ingress-system
+    priority: 10
+"""
+
+NODE_AGENT = """\
+name: gw-a
+etcd:
+  endpoints: ["http://10.99.0.1:2379"]
+lan:
+  address: 10.10.0.11
+"""
+
+ORCHESTRATOR = """\
+name: orch-1
+etcd:
+  endpoints: ["http://10.99.0.1:2379"]
+"""
