@@ -91,8 +91,8 @@ class Reports:
         return True
 
 
-class AgentLink:
-    """Runs beside an agent's own work. `describe` gives its registration, `on_desired` gets what it is told."""
+class Registration:
+    """agents/ROLE/NAME: this process is alive, under its lease. `describe` gives what is registered."""
 
     def __init__(
         self,
@@ -101,37 +101,24 @@ class AgentLink:
         keys: Keys,
         clock: Clock,
         session: Session,
-        heartbeat: Heartbeat,
         role: str,
         name: str,
         describe: Callable[[], AgentRecord],
-        on_desired: Callable[[tuple[Change, ...]], None],
         log: Log,
     ) -> None:
         self._store, self._keys, self._clock, self._session = store, keys, clock, session
-        self._heartbeat, self._role, self._name, self._describe, self._log = heartbeat, role, name, describe, log
-        self.reports = Reports(store, session, clock)
-        self.mirror = Mirror(store, keys.desired_prefix(role, name), clock, REPAIR_EVERY_S, on_desired)
+        self._role, self._name, self._describe, self._log = role, name, describe, log
 
-    async def run(self) -> None:
-        """Until cancelled. Raises NameTaken at the start only, StoreChanged and Refused at any time."""
-        await self._register()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._session.run(), name="lease")
-            group.create_task(self._heartbeat.run(), name="heartbeat")
-            group.create_task(self.mirror.run(), name="desired")
-            group.create_task(self.reports.run(), name="reports")
-            group.create_task(self._return(), name="return")
-
-    async def _return(self) -> None:
-        """After the lease is lost: a new one, registration and all reports again."""
+    async def keep(self, on_return: Callable[[], None]) -> None:
+        """After the lease is lost: a new one and the registration again, then `on_return`. For ever."""
         while True:
             await self._session.lost.wait()
-            self._log("lease lost", agent=self._name)
-            await self._register()
-            self.reports.forget_written()
+            self._log("lease lost")
+            await self.register()
+            on_return()
 
-    async def _register(self) -> None:
+    async def register(self) -> None:
+        """Get a lease and register, however long the store is away. Raises NameTaken."""
         while True:
             try:
                 if self._session.lease_id == 0:
@@ -153,9 +140,40 @@ class AgentLink:
             if other.instance != record.instance:
                 await self._session.close()
                 raise NameTaken(
-                    f"{self._role} agent {self._name}: another installation ({other.instance}) of this name is alive; "
+                    f"{self._role} {self._name}: another installation ({other.instance}) of this name is alive; "
                     "give this one another name, or stop the other and wait until its lease ends"
                 )
         guard = CreatedAt(key, 0) if kv is None else ModifiedAt(key, kv.mod_revision)
         result = await self._store.txn([guard], [Put(key, encode(record), self._session.lease_id)])
         return result.succeeded
+
+
+class AgentLink:
+    """Runs beside an agent's own work; `on_desired` gets what the agent is told."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        keys: Keys,
+        clock: Clock,
+        session: Session,
+        heartbeat: Heartbeat,
+        registration: Registration,
+        role: str,
+        name: str,
+        on_desired: Callable[[tuple[Change, ...]], None],
+    ) -> None:
+        self._session, self._heartbeat, self._registration = session, heartbeat, registration
+        self.reports = Reports(store, session, clock)
+        self.mirror = Mirror(store, keys.desired_prefix(role, name), clock, REPAIR_EVERY_S, on_desired)
+
+    async def run(self) -> None:
+        """Until cancelled. Raises NameTaken at the start only, StoreChanged and Refused at any time."""
+        await self._registration.register()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._session.run(), name="lease")
+            group.create_task(self._heartbeat.run(), name="heartbeat")
+            group.create_task(self.mirror.run(), name="desired")
+            group.create_task(self.reports.run(), name="reports")
+            group.create_task(self._registration.keep(self.reports.forget_written), name="registration")

@@ -1,0 +1,226 @@
+"""The agents' parts, put together."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from birdctl.apply import Applier
+from birdctl.client import BirdClient
+from birdctl.commands import Bird
+from dataplane.errors import FeatureMissing
+from dataplane.kernel import LinuxKernel
+from dataplane.keys import ensure_private_key, parking_key
+from dataplane.netlink import Netlink
+from dataplane.nft import Nft
+from dataplane.probe_namespace import ProbeNamespace
+from dataplane.reach import Reach
+from dataplane.sysctl import Sysctls, SysctlStore
+from dataplane.wireguard import WireGuard
+from dataplane.wireguard_kernel import KernelWireGuard, kernel_has_wireguard
+from dataplane.wireguard_uapi import UserspaceWireGuard
+from fsm.records import AgentRecord
+from orchestrator.agents.edge import EdgeAgent
+from orchestrator.agents.edge_state import EdgeState
+from orchestrator.agents.instance import Instance
+from orchestrator.agents.link import AgentLink, Registration
+from orchestrator.agents.node import NodeAgent
+from orchestrator.agents.node_state import NodeState
+from orchestrator.agents.sessions import Sessions
+from orchestrator.agents.statefile import load, save
+from orchestrator.config.edge_agent import EdgeAgentConfig
+from orchestrator.config.node_agent import NodeAgentConfig
+from orchestrator.config.sections import Agent
+from orchestrator.http import HttpServer
+from orchestrator.store.heartbeat import Heartbeat
+from orchestrator.store.keys import Keys
+from orchestrator.store.lease import Session
+from orchestrator.store.port import Store
+from orchestrator.wiring.process import (
+    DONE,
+    VERSION,
+    BootClock,
+    first_end,
+    new_id,
+    open_store,
+    settle_memory,
+    until_signalled,
+)
+
+EDGE_STATE, NODE_STATE = "edge.json", "node.json"
+BIRD_TIMEOUT_S = 1.0
+
+
+@dataclass(slots=True)
+class Machine:
+    """What an agent of either kind stands on."""
+
+    instance: Instance
+    public_key: str
+    kernel: LinuxKernel
+    wireguard: WireGuard
+    bird: Bird
+    applier: Applier
+
+
+def sysctls(config: Agent) -> Sysctls:
+    """Sysctls that remember what they were before."""
+    return Sysctls(store=SysctlStore(config.state_dir / "sysctls.json"))
+
+
+async def wireguard_for(config: Agent, netlink: Netlink) -> WireGuard:
+    """The back end that the configuration asks for; `auto` takes the kernel's where it is."""
+    if config.wireguard.backend == "userspace":
+        return UserspaceWireGuard(netlink)
+    if await kernel_has_wireguard(netlink, f"{config.wireguard.interface_prefix}test"):
+        return KernelWireGuard(netlink)
+    if config.wireguard.backend == "kernel":
+        raise FeatureMissing("this kernel has no WireGuard: load the module, or set wireguard.backend to userspace")
+    return UserspaceWireGuard(netlink)
+
+
+async def machine(config: Agent, clock: BootClock) -> Machine:
+    """Take possession: the instance's lock, the key, kernel, BIRD's files. Raises one error that says what fails."""
+    instance = Instance(config.state_dir, new_id)
+    key = ensure_private_key(config.wireguard.private_key_file)
+    config.bird.config_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    netlink = Netlink()
+    bird = Bird(BirdClient(config.bird.socket, timeout_s=BIRD_TIMEOUT_S))
+    applier = Applier(bird, clock, config_file=config.bird.config_file, announce_file=config.bird.announce_file)
+    kernel = LinuxKernel(netlink, Nft(), sysctls(config))
+    return Machine(instance, key.public, kernel, await wireguard_for(config, netlink), bird, applier)
+
+
+def link(
+    config: Agent, store: Store, clock: BootClock, role: str, record: AgentRecord, agent: EdgeAgent | NodeAgent
+) -> AgentLink:
+    """An agent's link with the store; renewal depends on the agent's own progress."""
+    keys, log = Keys(config.etcd.prefix), structlog.get_logger()
+    lease = config.lease
+    session = Session(store, clock, lease.ttl_ms, lease.renew_every_ms, lambda: agent.turns)
+    beat_key = keys.heartbeat(role, config.name)
+    heartbeat = Heartbeat(store, beat_key, clock, lease.heartbeat_every_ms, session, lambda: agent.turns)
+    registration = Registration(
+        store=store,
+        keys=keys,
+        clock=clock,
+        session=session,
+        role=role,
+        name=config.name,
+        describe=lambda: record,
+        log=log.info,
+    )
+    agent.link = AgentLink(
+        store=store,
+        keys=keys,
+        clock=clock,
+        session=session,
+        heartbeat=heartbeat,
+        registration=registration,
+        role=role,
+        name=config.name,
+        on_desired=agent.on_desired,
+    )
+    return agent.link
+
+
+async def edge_main(config: EdgeAgentConfig) -> int:
+    """Run an edge agent until a signal; everything stays in place."""
+    asked, clock, log = until_signalled(), BootClock(), structlog.get_logger()
+    parts = await machine(config, clock)
+    path = config.state_dir / EDGE_STATE
+    state = load(path, EdgeState, EdgeState(""))
+    if not state.parking_key:
+        state = EdgeState(parking_key())
+        save(path, state)
+    monitor = Bird(BirdClient(config.bird.socket, timeout_s=BIRD_TIMEOUT_S, read_only=True))
+    sessions = Sessions(monitor, clock, lambda gateway: agent.on_session(gateway))
+    agent = EdgeAgent(
+        config=config,
+        instance=parts.instance.id,
+        keys=Keys(config.etcd.prefix),
+        clock=clock,
+        kernel=parts.kernel,
+        wireguard=parts.wireguard,
+        sessions=sessions,
+        applier=parts.applier,
+        state=state,
+        save=lambda value: save(path, value),
+        log=log.info,
+    )
+    store = open_store(config.etcd, clock)
+    record = AgentRecord(config.name, "edge", parts.instance.id, VERSION, parts.public_key)
+    link(config, store, clock, "edge", record, agent)
+    log.info("started", version=VERSION, instance=parts.instance.id)
+    await _serve(config, asked, agent, parts, store)
+    return DONE
+
+
+async def node_main(config: NodeAgentConfig) -> int:
+    """Run a node agent until a signal; it hands its pools over first, unless it is told to leave at once."""
+    asked, clock, log = until_signalled(), BootClock(), structlog.get_logger()
+    parts = await machine(config, clock)
+    path = config.state_dir / NODE_STATE
+    agent = NodeAgent(
+        config=config,
+        instance=parts.instance.id,
+        keys=Keys(config.etcd.prefix),
+        clock=clock,
+        kernel=parts.kernel,
+        wireguard=parts.wireguard,
+        applier=parts.applier,
+        reach=Reach(clock, source=config.lan.address, device=config.lan.interface),
+        responder=ProbeNamespace(),
+        state=load(path, NodeState, NodeState()),
+        save=lambda value: save(path, value),
+        log=log.info,
+    )
+    store = open_store(config.etcd, clock)
+    record = AgentRecord(config.name, "node", parts.instance.id, VERSION, parts.public_key, config.lan.address)
+    link(config, store, clock, "node", record, agent)
+    log.info("started", version=VERSION, instance=parts.instance.id)
+    await _serve(config, asked, agent, parts, store)
+    return DONE
+
+
+async def _serve(
+    config: Agent, asked: asyncio.Event, agent: EdgeAgent | NodeAgent, parts: Machine, store: Store
+) -> None:
+    """Run the agent until it is asked to stop, or can't go on."""
+    http = HttpServer(config.http.listen, CollectorRegistry(), lambda: "") if config.http.listen else None
+    running = asyncio.create_task(agent.run(), name="agent")
+    try:
+        if http is not None:
+            await http.start()
+        settle_memory()
+        await first_end(asyncio.create_task(_asked(config, asked, agent), name="signal"), running)
+    finally:
+        if http is not None:
+            await http.close()
+        await parts.wireguard.close()
+        await parts.kernel.close()
+        await store.close()
+        parts.instance.close()
+
+
+async def _asked(config: Agent, asked: asyncio.Event, agent: EdgeAgent | NodeAgent) -> None:
+    await asked.wait()
+    if isinstance(agent, NodeAgent) and isinstance(config, NodeAgentConfig) and config.shutdown == "drain":
+        again = asyncio.create_task(_again(asked), name="second signal")
+        leave = asyncio.create_task(agent.leave(), name="leave")
+        await asyncio.wait({again, leave}, return_when=asyncio.FIRST_COMPLETED)
+        again.cancel()
+        leave.cancel()
+
+
+async def _again(asked: asyncio.Event) -> None:
+    """A second signal ends the handover at once."""
+    asked.clear()
+    await asked.wait()
+
+
+def state_files(config: Agent) -> tuple[Path, ...]:
+    """Files of the agents' own in the state directory."""
+    return tuple(config.state_dir / name for name in (EDGE_STATE, NODE_STATE))

@@ -1,0 +1,53 @@
+"""Removing from a machine all that an agent has made there, and nothing else."""
+
+import structlog
+
+from dataplane.diff import diff
+from dataplane.kernel import LinuxKernel
+from dataplane.model import TABLE_MAIN, KernelState
+from dataplane.netlink import Netlink
+from dataplane.nft import Nft
+from dataplane.probe_namespace import ProbeNamespace
+from orchestrator.agents.instance import Instance
+from orchestrator.config.edge_agent import EdgeAgentConfig
+from orchestrator.config.node_agent import NodeAgentConfig
+from orchestrator.config.sections import Agent
+from orchestrator.wiring.act import state_files, sysctls
+from orchestrator.wiring.process import DONE, new_id
+
+EDGES_AT_MOST = 64
+"""Tables of answers that a gateway may have: the configuration keeps that many free."""
+
+
+async def edge(config: EdgeAgentConfig) -> int:
+    """Tunnels, steering routes, nft table, sysctls and files of an edge."""
+    return await _clean(config, {TABLE_MAIN, config.tables.main}, None)
+
+
+async def node(config: NodeAgentConfig) -> int:
+    """Tunnels, answers, responder, nft table, sysctls and files of a gateway."""
+    answers = range(config.tables.first, config.tables.first + EDGES_AT_MOST)
+    return await _clean(config, {TABLE_MAIN, *answers}, ProbeNamespace())
+
+
+async def _clean(config: Agent, tables: set[int], responder: ProbeNamespace | None) -> int:
+    """Raises InstanceError while the agent runs: it would make everything anew."""
+    log = structlog.get_logger()
+    instance = Instance(config.state_dir, new_id)
+    kernel = LinuxKernel(Netlink(), Nft(), sysctls(config))
+    try:
+        ops = diff(await kernel.netlink.read(sorted(tables)), KernelState())
+        for op in ops:
+            log.info("removing", what=str(op))
+        await kernel.apply(ops)
+        if responder is not None:
+            await responder.remove(kernel.netlink)
+        await kernel.nft.ensure(None)
+        for name, value in kernel.sysctls.restore().items():
+            log.info("restored", sysctl=name, value=value)
+        for path in (config.bird.config_file, config.bird.announce_file, *state_files(config)):
+            path.unlink(missing_ok=True)
+    finally:
+        await kernel.close()
+        instance.close()
+    return DONE

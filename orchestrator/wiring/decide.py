@@ -1,0 +1,206 @@
+"""An orchestrator's parts, put together."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from fsm.ports import Clock
+from fsm.records import AgentRecord
+from orchestrator import view
+from orchestrator.admin import AdminServer
+from orchestrator.agents.instance import Instance
+from orchestrator.agents.link import Registration
+from orchestrator.config.folder import IntentFolder
+from orchestrator.config.orchestrator import OrchestratorConfig
+from orchestrator.http import HttpServer
+from orchestrator.leader.interpret import Interpreter
+from orchestrator.leader.knowledge import Knowledge
+from orchestrator.leader.loop import LeaderLoop
+from orchestrator.store.election import ROLE, Election
+from orchestrator.store.heartbeat import Heartbeat
+from orchestrator.store.keys import Keys
+from orchestrator.store.lease import Session
+from orchestrator.store.mirror import Mirror
+from orchestrator.store.port import Store
+from orchestrator.wiring.process import (
+    DONE,
+    VERSION,
+    BootClock,
+    first_end,
+    new_id,
+    open_store,
+    settle_memory,
+    stamp,
+    until_signalled,
+    wall_ms,
+)
+
+REPAIR_EVERY_S = 10.0
+
+
+class Replica:
+    """One orchestrator: it follows, and leads when it is elected."""
+
+    def __init__(self, config: OrchestratorConfig, store: Store, clock: Clock, instance: str) -> None:
+        self.config, self.clock = config, clock
+        self.log = structlog.get_logger()
+        self.keys = Keys(config.etcd.prefix)
+        self.knowledge = Knowledge(self.keys, config.lease.stale_after_ms / 1000)
+        self.session = Session(store, clock, config.lease.ttl_ms, config.lease.renew_every_ms, lambda: self.loop.turns)
+        self.heartbeat = Heartbeat(
+            store,
+            self.keys.heartbeat(ROLE, config.name),
+            clock,
+            config.lease.heartbeat_every_ms,
+            self.session,
+            lambda: self.loop.turns,
+        )
+        self.election = Election(
+            store, self.keys, clock, config.name, instance, self.session, self.heartbeat, stamp, self._led
+        )
+        self.mirror = Mirror(store, self.keys.prefix, clock, REPAIR_EVERY_S, self._changed)
+        self.loop = LeaderLoop(
+            name=config.name,
+            keys=self.keys,
+            clock=clock,
+            wall_ms=wall_ms,
+            knowledge=self.knowledge,
+            interpreter=Interpreter(store, self.keys),
+            leads=lambda: self.mirror.ready.is_set() and self.election.leads(clock.now()),
+            guard=self.election.guard,
+            mirror_age_s=self.mirror.age,
+            log=self.log.info,
+            reconcile_every_s=config.reconcile_every_ms / 1000,
+        )
+        self.registration = Registration(
+            store=store,
+            keys=self.keys,
+            clock=clock,
+            session=self.session,
+            role=ROLE,
+            name=config.name,
+            describe=lambda: AgentRecord(config.name, ROLE, instance, VERSION),
+            log=self.log.info,
+        )
+
+    def _changed(self, changes: Any) -> None:
+        self.loop.on_changes(changes)
+
+    def _led(self, _create_revision: int) -> None:
+        self.loop.wake()
+
+    async def follow_intent(self) -> None:
+        """Read the folder of manifests and every change of it; without one there is nothing to do, for ever."""
+        if self.config.manifests is None:
+            await asyncio.Event().wait()
+            return
+        async for intent in IntentFolder(self.config.manifests, self.clock, self.config.lease.ttl_ms).changes():
+            for problem in intent.problems:
+                self.log.warning("manifests refused", problem=str(problem))
+            self.loop.intent.offer(intent)
+            self.loop.wake()
+
+    # ---- what is shown -----------------------------------------------------------------------------------------------
+
+    def _age_ms(self) -> int:
+        age_s = self.mirror.age(self.clock.now())
+        return -1 if age_s == float("inf") else round(age_s * 1000)
+
+    async def dump(self, request: Mapping[str, Any]) -> object:
+        """The answer to `{"cmd": "dump", "history": N}`."""
+        items = {kv.key: kv for kv in self.mirror.items()}
+        history = int(request.get("history") or 0)
+        return view.dump(items, self.keys, revision=self.mirror.revision, age_ms=self._age_ms(), history=history)
+
+    async def status(self, _request: Mapping[str, Any]) -> object:
+        """The answer to `{"cmd": "status"}`."""
+        items = {kv.key: kv for kv in self.mirror.items()}
+        now = self.clock.now() - max(0.0, min(self.mirror.age(self.clock.now()), 1e9))
+        alive = {who: self.knowledge.sight(*who, now).heartbeat for who in self.knowledge.agents}
+        return view.status(items, self.keys, alive, revision=self.mirror.revision, age_ms=self._age_ms())
+
+    async def version(self, _request: Mapping[str, Any]) -> object:
+        """The answer to `{"cmd": "version"}`."""
+        return {"schema": view.SCHEMA, "version": VERSION, "role": ROLE, "name": self.config.name}
+
+    def ready(self) -> str:
+        """What is missing for /readyz; empty when it follows the store."""
+        return "" if self.mirror.ready.is_set() else "the store was not read yet"
+
+    def collect(self) -> Iterable[Metric]:
+        """Metrics, made when they are asked for."""
+        leads = GaugeMetricFamily("bgplb_leader", "1 on the orchestrator that leads, as it sees itself")
+        leads.add_metric([], float(self.election.leads(self.clock.now())))
+        yield leads
+        age = GaugeMetricFamily("bgplb_store_age_seconds", "Time since the store was last known to be current")
+        age.add_metric([], self.mirror.age(self.clock.now()))
+        yield age
+        states = GaugeMetricFamily("bgplb_pools", "Pools by state, as committed in the store", labels=["state"])
+        counts: dict[str, int] = {}
+        for record in self.knowledge.machines.values():
+            counts[record.state] = counts.get(record.state, 0) + 1
+        for state, count in counts.items():
+            states.add_metric([state], count)
+        yield states
+
+
+class _Collector:
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    def collect(self) -> Iterable[Metric]:
+        return self._replica.collect()
+
+
+async def main(config: OrchestratorConfig) -> int:
+    """Run until a signal; then hand leadership over and leave."""
+    asked, clock = until_signalled(), BootClock()
+    instance = Instance(config.state_dir, new_id)
+    store = open_store(config.etcd, clock)
+    replica = Replica(config, store, clock, instance.id)
+    admin = AdminServer(
+        config.admin_socket, {"dump": replica.dump, "status": replica.status, "version": replica.version}
+    )
+    registry = CollectorRegistry()
+    registry.register(_Collector(replica))
+    http = HttpServer(config.http.listen, registry, replica.ready) if config.http.listen else None
+    try:
+        await admin.start()
+        if http is not None:
+            await http.start()
+        replica.log.info("started", version=VERSION, instance=instance.id)
+        await _until_asked(asked, replica)
+    finally:
+        await replica.election.resign()
+        await replica.session.close()
+        await admin.close()
+        if http is not None:
+            await http.close()
+        await store.close()
+        instance.close()
+    return DONE
+
+
+async def _until_asked(asked: asyncio.Event, replica: Replica) -> None:
+    stop = asyncio.create_task(asked.wait(), name="signal")
+    register = asyncio.create_task(replica.registration.register(), name="register")
+    await asyncio.wait({stop, register}, return_when=asyncio.FIRST_COMPLETED)
+    if stop.done():
+        register.cancel()
+        return
+    register.result()
+    settle_memory()
+    await first_end(
+        stop,
+        asyncio.create_task(replica.registration.keep(lambda: None), name="registration"),
+        asyncio.create_task(replica.session.run(), name="lease"),
+        asyncio.create_task(replica.heartbeat.run(), name="heartbeat"),
+        asyncio.create_task(replica.mirror.run(), name="mirror"),
+        asyncio.create_task(replica.election.run(), name="election"),
+        asyncio.create_task(replica.loop.run(), name="leader loop"),
+        asyncio.create_task(replica.follow_intent(), name="intent"),
+    )

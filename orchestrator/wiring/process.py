@@ -1,0 +1,137 @@
+"""What every daemon's process has: clock, store, signals, exit codes, and garbage collection out of the way."""
+
+import asyncio
+import gc
+import signal
+import time
+import uuid
+from collections.abc import Coroutine
+from importlib.metadata import version
+from typing import Any
+
+import structlog
+
+from birdctl.errors import BirdError
+from dataplane.errors import DataplaneError, KeyFileError, ProgramMissing
+from fsm.ports import Clock
+from orchestrator.admin import AdminError
+from orchestrator.agents.instance import InstanceError
+from orchestrator.agents.link import NameTaken
+from orchestrator.agents.statefile import StateFileError
+from orchestrator.config.sections import Etcd
+from orchestrator.http import HttpError
+from orchestrator.store.etcd import EtcdStore, Tls
+from orchestrator.store.port import StoreError
+
+VERSION = version("bgplb")
+
+DONE, BAD_INPUT, UNREACHABLE, REFUSED, PREREQUISITE = 0, 3, 5, 6, 8
+
+_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (NameTaken, REFUSED),
+    (InstanceError, REFUSED),
+    (KeyFileError, BAD_INPUT),
+    (StateFileError, BAD_INPUT),
+    (ProgramMissing, PREREQUISITE),
+    (AdminError, REFUSED),
+    (HttpError, REFUSED),
+    (StoreError, UNREACHABLE),
+    (BirdError, UNREACHABLE),
+    (DataplaneError, REFUSED),
+)
+"""Errors that end a daemon with one sentence, and its exit code; the first that fits counts."""
+
+
+class BootClock:
+    """CLOCK_BOOTTIME and the event loop's sleep."""
+
+    def now(self) -> float:
+        """Seconds since boot, suspend included."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+
+def wall_ms() -> int:
+    """Unix time in milliseconds, for records that people read, never for a decision."""
+    return time.time_ns() // 1_000_000
+
+
+def stamp() -> str:
+    """The time of day, RFC 3339 in UTC, for records that people read."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def new_id() -> str:
+    """A UUID for a new installation."""
+    return str(uuid.uuid4())
+
+
+def open_store(etcd: Etcd, clock: Clock) -> EtcdStore:
+    """The real store. Raises OSError when a file that `etcd` names can't be read. Call it in a running loop."""
+    cert = etcd.cert.read_bytes() if etcd.cert is not None else None
+    key = etcd.key.read_bytes() if etcd.key is not None else None
+    ca = etcd.ca.read_bytes() if etcd.ca is not None else b""
+    lines = etcd.password_file.read_text("utf-8").splitlines() if etcd.password_file is not None else []
+    tls = Tls(ca, cert, key) if etcd.endpoints[0].startswith("https:") else None
+    return EtcdStore(etcd.endpoints, clock, tls, etcd.username, lines[0] if lines else None)
+
+
+def run(main: Coroutine[Any, Any, int]) -> int:
+    """Run a daemon's coroutine; what it can't go on with becomes one log line and an exit code."""
+    try:
+        return asyncio.run(main)
+    except BaseExceptionGroup as group:
+        return _ended(group)
+    except Exception as error:  # noqa: BLE001 - `_ended` raises again what it does not know
+        return _ended(error)
+
+
+def _ended(error: BaseException) -> int:
+    leaf = error
+    while isinstance(leaf, BaseExceptionGroup):
+        leaf = leaf.exceptions[0]
+    for kind, code in _CODES:
+        if isinstance(leaf, kind):
+            structlog.get_logger().error("ended", error=str(leaf))
+            return code
+    raise error
+
+
+def until_signalled() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set."""
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    return asked
+
+
+def settle_memory() -> None:
+    """Start-up is over: what it left is never looked at again, and collections become rare.
+
+    A full collection of a started daemon takes several milliseconds, which is as long as a whole failover's decision.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
+
+
+async def first_end(*tasks: asyncio.Task[Any]) -> None:
+    """Wait until the first of them ends, cancel the others, and raise what it raised.
+
+    Tasks here are for ever: one that ends without an error is a fault too, except the one that waits for a signal,
+    which comes first.
+    """
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+                break
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
