@@ -16,14 +16,15 @@ from orchestrator.store.stubs import etcd_pb2_grpc as rpc
 Metadata = tuple[tuple[str, str], ...]
 Result = TypeVar("Result")
 
-# Pings of the transport every 10 s: etcd answers shorter ones with GOAWAY too_many_pings. They are only a backstop; a
-# hung member is found by deadlines and by the heartbeat of each watch.
+# Pings of the transport are only a backstop; a hung member is found by deadlines and by the heartbeat of each watch.
+# etcd answers pings more often than every 5 s, and any without a call under way, with GOAWAY too_many_pings.
 _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 1_500),
-    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.ping_timeout_ms", 1_500),
+    ("grpc.http2.bdp_probe", 0),  # these are pings as well
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1_000),

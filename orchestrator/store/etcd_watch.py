@@ -78,7 +78,7 @@ class EtcdWatch:
         self._call = call
         create = pb.WatchCreateRequest(key=self._key, range_end=self._range_end, start_revision=self._next)
         async with asyncio.timeout(self._members.attempt_timeout_s):
-            await call.write(pb.WatchRequest(create_request=create))
+            await _write(call, pb.WatchRequest(create_request=create))
             response = await call.read()
         self._check(response)
         assert isinstance(response, pb.WatchResponse)
@@ -111,7 +111,7 @@ class EtcdWatch:
             done, _ = await asyncio.wait({read}, timeout=_IDLE_S)
             if not done:
                 async with asyncio.timeout(_DEAD_S):
-                    await call.write(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
+                    await _write(call, pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
                     await asyncio.wait({read})
             response = read.result()
         finally:
@@ -154,6 +154,14 @@ class EtcdWatch:
         call, self._call = self._call, None
         if call is not None:
             call.cancel()
+
+
+async def _write(call: Call, request: pb.WatchRequest) -> None:
+    """Send on the stream. Raises `_StreamEnded` if it ended in the same instant, which gRPC calls an invalid state."""
+    try:
+        await call.write(request)
+    except asyncio.InvalidStateError as error:
+        raise _StreamEnded from error
 
 
 def _change(event: pb.Event) -> Change:

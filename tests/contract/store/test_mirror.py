@@ -198,7 +198,8 @@ async def test_another_store_ends_it(cluster_id: int | None) -> None:
 async def test_a_full_read_alone_notices_another_store(cluster_id: int | None) -> None:
     scene = Scene()
 
-    async def oblivious(_prefix: str, _start_revision: int) -> AsyncGenerator[tuple[Change, ...], None]:
+    async def oblivious(prefix: str, start_revision: int) -> AsyncGenerator[tuple[Change, ...], None]:
+        assert (prefix, start_revision) == (P, 5)
         while True:
             await scene.clock.sleep(0.5)
             yield ()

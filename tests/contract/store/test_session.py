@@ -164,7 +164,7 @@ async def test_a_beat_that_is_not_confirmed_does_not_count() -> None:
         await scene.clock.advance(1)
         before = scene.committed[-1]
         for fate in ("applied", "not applied"):
-            scene.store.lose_answer = fate  # type: ignore[assignment]
+            scene.store.lose_answer = fate
             await scene.clock.advance(0.25)
         scene.store.reachable = False
         await scene.clock.advance(2)
@@ -177,7 +177,6 @@ async def test_a_beat_that_is_not_confirmed_does_not_count() -> None:
 
 async def test_a_slow_store_gets_no_burst_of_beats() -> None:
     async with running() as scene:
-        scene.store.reachable = True
         put = scene.store.put
         under_way = 0
 

@@ -90,15 +90,17 @@ async def test_a_guard_that_fails_stops_everything(bench: Bench, which: str) -> 
     p = bench.prefix
     created = await bench.store.put(p + "a", b"1")
     modified = await bench.store.put(p + "a", b"2")
-    guard: Guard = {
+    guards: dict[str, Guard] = {
         "created 0": CreatedAt(p + "a", 0),
         "modified 0": ModifiedAt(p + "a", 0),
         "wrong create": CreatedAt(p + "a", modified),
         "old mod": ModifiedAt(p + "a", created),
         "absent": CreatedAt(p + "b", created),
         "never": CreatedAt(p + "b", -1),
-    }[which]
-    result = await bench.store.txn([CreatedAt(p + "a", created), guard], [Put(p + "a", b"3"), Put(p + "c", b"")])
+    }
+    result = await bench.store.txn(
+        [CreatedAt(p + "a", created), guards[which]], [Put(p + "a", b"3"), Put(p + "c", b"")]
+    )
     assert not result.succeeded
     assert [(kv.key, kv.value) for kv in (await bench.store.list(p)).items] == [(p + "a", b"2")]
 
