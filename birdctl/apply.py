@@ -9,7 +9,7 @@ absent, and a gateway then announces nothing until it has been told to.
 """
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from birdctl import names
@@ -199,9 +199,9 @@ def _up_names(wanted: Announcements) -> frozenset[str]:
     return frozenset(name for pool in wanted.pools if pool.announced for name in pool.protocols())
 
 
-def _prepared(announcements: Announcements) -> Announcements:
-    """The same pools, none announced: two that agree in this differ by `enable` and `disable` alone."""
-    return Announcements(tuple(replace(pool, announced=False) for pool in announcements.pools))
+def _prepared(announcements: Announcements) -> dict[str, tuple[Network, ...]]:
+    """The pools without what is announced: two that agree in this differ by `enable` and `disable` alone."""
+    return {pool.pool: pool.prefixes for pool in announcements.pools}
 
 
 def _differences(wanted: Announcements, sight: _Sight) -> list[str]:

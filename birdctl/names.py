@@ -10,6 +10,7 @@ The fixed beginning keeps a name from being one of BIRD's keywords (`exp`, `othe
 import hashlib
 import re
 import string
+from functools import lru_cache
 
 MAX_SYMBOL = 63
 """Characters in a BIRD symbol, measured with 2.0.12: 64 are refused as too long."""
@@ -24,6 +25,7 @@ _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _QUOTABLE = re.compile(r"[A-Za-z0-9_.:-]+")
 
 
+@lru_cache(maxsize=8192)
 def symbol(kind: str, name: str) -> str:
     """`bgplb_KIND_NAME` with NAME mapped. Raises ValueError for an empty name."""
     if not name:

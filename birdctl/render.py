@@ -8,6 +8,7 @@ has BFD on the wildcard port (UDP 3784, RFC 5881 section 4).
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -207,12 +208,15 @@ def gateway_text(config: GatewayConfig) -> str:
 
 def announcements_text(announcements: Announcements) -> str:
     """The announcement file that a gateway's bird.conf includes."""
-    parts = [_HEADER]
-    for pool in announcements.pools:
-        for version in _versions(pool.prefixes):
-            name = names.pool_protocol(pool.pool, version)
-            parts.append(_static(name, version, pool.prefixes, disabled=not pool.announced))
-    return "\n".join(parts)
+    return "\n".join([_HEADER, *(_pool_text(pool) for pool in announcements.pools)])
+
+
+@lru_cache(maxsize=4096)  # in a move the text of all pools but one is what it was, and the move waits for it
+def _pool_text(pool: PoolAnnouncement) -> str:
+    return "\n".join(
+        _static(names.pool_protocol(pool.pool, version), version, pool.prefixes, disabled=not pool.announced)
+        for version in _versions(pool.prefixes)
+    )
 
 
 def _signal(version: int, table: int) -> str:
