@@ -172,7 +172,7 @@ def legend() -> list[str]:
         (GREEN, "answered (height: round trip)"),
         (AMBER, "late, or the floor"),
         (RED, "lost"),
-        (BLUE, "edge agent"),
+        (BLUE, "steps on the edge"),
     ]
     parts, at = [], float(LEFT)
     for colour, words in entries:
