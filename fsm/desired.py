@@ -61,15 +61,19 @@ def pool_desired(record: PoolRecord, spec: PoolSpec, group: EdgeGatewaySpec) -> 
 
 
 def allocate_slots(known: Mapping[str, int], gateways: Iterable[str]) -> dict[str, int]:
-    """A number for each gateway: the one it has, or the smallest that is free. 256 at most: one octet of the tunnel."""
+    """A number for each gateway: the one it has, or the smallest that is free.
+
+    255 at most, 0 to 254: the number is one octet of the tunnel, the number plus one the last of the probe address.
+    Raises ValueError when none is left.
+    """
     wanted = list(gateways)
     slots = {name: known[name] for name in wanted if name in known}
-    free = (n for n in range(256) if n not in set(slots.values()))
+    free = (n for n in range(255) if n not in set(slots.values()))
     for name in wanted:
         if name not in slots:
             number = next(free, None)
             if number is None:
-                raise ValueError("more than 256 gateways: no number is left for " + name)
+                raise ValueError("more than 255 gateways: no number is left for " + name)
             slots[name] = number
     return slots
 
