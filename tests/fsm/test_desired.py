@@ -1,0 +1,144 @@
+"""What agents are told: the projection of each state, tunnels, slots and addresses."""
+
+from dataclasses import replace
+
+import pytest
+
+from fsm.desired import agent_bases, allocate_slots, announcers, edge_pool, pool_desired, tunnel_addresses
+from fsm.records import EdgePool, Identity, NodePool, Plan, PoolRecord
+from fsm.types import PoolState
+from tests.fsm.test_table import record_in
+from tests.fsm.world import PREFIXES, ModelWorld
+
+S = PoolState
+WORLD = ModelWorld(gateways=("gw-a", "gw-b", "gw-c"), edges=("edge-1", "edge-2"))
+GROUP, SPEC = WORLD.group, WORLD.spec
+SWITCHED = {"switched": True}
+
+# state, changes, whom the edge points at, under which epoch, planned, who announces
+PROJECTIONS = [
+    (S.ACTIVE_HEALTHY, {}, "gw-a", 5, False, {"gw-a"}),
+    (S.ACTIVE_HEALTHY, SWITCHED, "gw-a", 5, True, {"gw-a"}),
+    (S.FAILURE_DETECTED, {}, "gw-b", 5, False, {"gw-b"}),
+    (S.WITHDRAWN, {}, "gw-b", 5, False, {"gw-b"}),
+    (S.WITHDRAWN, {"owner": None}, "gw-b", 5, False, {"gw-b"}),
+    (S.DRAINING, {}, "gw-a", 3, False, {"gw-a", "gw-b"}),
+    (S.DRAINING, SWITCHED, "gw-b", 5, True, {"gw-a", "gw-b"}),
+    (S.PEER_UPDATED, {}, "gw-a", 5, False, {"gw-a"}),
+    (S.STANDBY_ADVERTISING, {}, "gw-a", 5, False, {"gw-a"}),
+    (S.STRANDED, {}, "gw-a", 5, False, {"gw-a"}),
+    (S.HELD, {}, "gw-a", 5, False, {"gw-a"}),
+    (S.IDLE, {}, "gw-a", 5, False, set()),
+    (S.HELD, {"announce": False}, "gw-a", 5, False, set()),
+    (S.DRAINING, {"announce": False}, "gw-a", 3, False, set()),
+]
+
+
+@pytest.mark.parametrize(("state", "changes", "owner", "epoch", "planned", "told"), PROJECTIONS)
+def test_projection(
+    state: str, changes: dict[str, object], owner: str, epoch: int, planned: bool, told: set[str]
+) -> None:
+    record = replace(record_in(state), **changes)  # type: ignore[arg-type]
+    assert edge_pool(record, SPEC) == EdgePool(PREFIXES, owner, epoch, planned, record.plan)
+    assert announcers(record) == told
+    wanted = pool_desired(record, SPEC, GROUP)
+    assert wanted["edge", "edge-1"] == wanted["edge", "edge-2"] == edge_pool(record, SPEC)
+    for gateway in GROUP.gateways:
+        assert wanted["node", gateway] == NodePool(PREFIXES, gateway in told, 5)
+
+
+def test_every_state_is_projected() -> None:
+    assert {p[0] for p in PROJECTIONS} | {S.PENDING, S.TERMINATING} == set(S)
+
+
+def test_pending_tells_edges_nothing() -> None:
+    wanted = pool_desired(record_in(S.PENDING), SPEC, GROUP)
+    assert set(wanted) == {("node", g) for g in GROUP.gateways}
+    assert all(isinstance(w, NodePool) and not w.announce for w in wanted.values())
+
+
+def test_terminating_is_a_tombstone() -> None:
+    record = record_in(S.TERMINATING)
+    assert edge_pool(record, SPEC) == EdgePool(PREFIXES, None, 5, deleted=True)
+    assert announcers(record) == frozenset()
+
+
+def test_plan_reaches_the_edge() -> None:
+    plan = (Plan("gw-b", 6, 5), Plan("gw-c", 7, 6))
+    assert edge_pool(replace(record_in(S.ACTIVE_HEALTHY), plan=plan), SPEC).plan == plan
+
+
+def test_old_owner_stops_only_with_a_target() -> None:
+    """Nothing is withdrawn without a target: in each state with an owner, an edge points at somebody."""
+    for state in S:
+        record: PoolRecord = record_in(state)
+        if state not in (S.PENDING, S.TERMINATING):
+            assert edge_pool(record, SPEC).owner is not None
+
+
+# ---- slots and addresses -----------------------------------------------------------------------------------------
+
+
+def test_slots_stay_and_gaps_are_filled() -> None:
+    assert allocate_slots({}, ["gw-a", "gw-b"]) == {"gw-a": 0, "gw-b": 1}
+    assert allocate_slots({"gw-a": 0, "gw-b": 1}, ["gw-b"]) == {"gw-b": 1}
+    assert allocate_slots({"gw-b": 1}, ["gw-c", "gw-b", "gw-d"]) == {"gw-b": 1, "gw-c": 0, "gw-d": 2}
+
+
+def test_slots_do_not_depend_on_the_order_of_those_known() -> None:
+    known = {"gw-a": 3, "gw-b": 0}
+    assert allocate_slots(known, ["gw-b", "gw-a"]) == allocate_slots(known, ["gw-a", "gw-b"]) == known
+
+
+def test_slots_run_out() -> None:
+    full = [f"gw-{n}" for n in range(255)]
+    assert sorted(allocate_slots({}, full).values()) == list(range(255))
+    with pytest.raises(ValueError, match=r"more than 255 gateways.*gw-late"):
+        allocate_slots({}, [*full, "gw-late"])
+
+
+@pytest.mark.parametrize(
+    ("slot", "edge_index", "expected"),
+    [
+        (0, 0, ("10.77.0.0", "10.77.0.1", "10.78.0.1")),
+        (1, 0, ("10.77.1.0", "10.77.1.1", "10.78.0.2")),
+        (1, 1, ("10.77.1.2", "10.77.1.3", "10.78.0.2")),
+        (254, 0, ("10.77.254.0", "10.77.254.1", "10.78.0.255")),
+    ],
+)
+def test_tunnel_addresses(slot: int, edge_index: int, expected: tuple[str, str, str]) -> None:
+    assert tunnel_addresses(GROUP, slot, edge_index) == expected
+
+
+def agents() -> dict[tuple[str, str], Identity]:
+    found = {("edge", e.name): Identity("edge", e.name, f"key of {e.name}") for e in GROUP.edges}
+    lan = {g: f"10.10.0.{n + 1}" for n, g in enumerate(GROUP.gateways)}
+    return found | {("node", g): Identity("node", g, f"key of {g}", lan[g]) for g in GROUP.gateways}
+
+
+def test_bases_join_every_edge_with_every_gateway() -> None:
+    bases = agent_bases(GROUP, [SPEC], agents())
+    edge, gateway = bases["edge", "edge-2"], bases["node", "gw-b"]
+    assert [t.name for t in edge.tunnels] == ["gw-a", "gw-b", "gw-c"]
+    assert [t.name for t in gateway.tunnels] == ["edge-1", "edge-2"]
+    mine, theirs = edge.tunnels[1], gateway.tunnels[1]
+    assert (mine.public_key, theirs.public_key) == ("key of gw-b", "key of edge-2")
+    assert replace(mine, name="", public_key="") == replace(theirs, name="", public_key="")
+    assert (mine.slot, mine.port, mine.edge_index) == (1, 51821, 1)
+    assert edge.accept == gateway.accept == PREFIXES
+    assert gateway.lan_peers == ("10.10.0.1", "10.10.0.3") and edge.lan_peers == ()
+
+
+def test_no_tunnel_without_both_keys() -> None:
+    known = agents()
+    del known["node", "gw-b"]
+    known["edge", "edge-2"] = replace(known["edge", "edge-2"], public_key="")
+    bases = agent_bases(GROUP, [SPEC], known)
+    assert [t.name for t in bases["edge", "edge-1"].tunnels] == ["gw-a", "gw-c"]
+    assert bases["edge", "edge-2"].tunnels == () and bases["node", "gw-b"].tunnels == ()
+
+
+@pytest.mark.parametrize(("profile", "bfd_ms", "probe_ms"), [("fast", 50, 50), ("lan", 10, 20), ("wan", 300, 300)])
+def test_profile_sets_the_timing(profile: str, bfd_ms: int, probe_ms: int) -> None:
+    base = agent_bases(replace(GROUP, profile=profile), [SPEC], agents())["edge", "edge-1"]
+    assert (base.bfd_interval_ms, base.bfd_multiplier, base.probe_interval_ms) == (bfd_ms, 3, probe_ms)
