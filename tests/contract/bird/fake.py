@@ -26,6 +26,7 @@ class _Protocol:
     kind: str
     on: bool
     prefixes: tuple[str, ...] = ()
+    channels: tuple[int, ...] = ()
     since: str = _SINCE
 
 
@@ -71,7 +72,9 @@ class FakeBird:
         if not self.sessions_up:
             return ()
         up = [protocol for protocol in self.protocols.values() if protocol.kind == "Static" and protocol.on]
-        return tuple(prefix for protocol in up for prefix in protocol.prefixes)
+        channels = {version for protocol in self.protocols.values() for version in protocol.channels}
+        prefixes = [prefix for protocol in up for prefix in protocol.prefixes]
+        return tuple(prefix for prefix in prefixes if (6 if ":" in prefix else 4) in channels)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
@@ -154,7 +157,11 @@ class FakeBird:
         for match in _BLOCK.finditer(text):
             body = match["body"]
             prefixes = tuple(re.findall(r"route (\S+) blackhole;", body))
-            found[match["name"]] = _Protocol(_KINDS[match["kind"]], "disabled;" not in body, prefixes)
+            channels = tuple(int(version) for version in re.findall(r"ipv([46]) \{", body))
+            on = "disabled;" not in body
+            found[match["name"]] = _Protocol(
+                _KINDS[match["kind"]], on, prefixes, channels if match["kind"] == "bgp" else ()
+            )
         for include in _INCLUDE.finditer(text):
             for name in sorted(glob.glob(include["path"])):
                 found |= self._read(Path(name))

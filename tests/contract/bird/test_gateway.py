@@ -8,11 +8,11 @@ import pytest
 from birdctl.apply import Applier
 from birdctl.client import BirdClient
 from birdctl.commands import Bird, Reconfigure
-from birdctl.errors import BirdRefused, BirdTimeout, BirdUnreachable
+from birdctl.errors import BirdRefused, BirdTimeout, BirdUnreachable, BirdUnsettled
 from birdctl.protocol import Reply
 from birdctl.render import Announcements, PoolAnnouncement
 from birdctl.replies import Code
-from tests.contract.bird.gateways import Gateway, LoopClock, until_seen
+from tests.contract.bird.gateways import Gateway, LoopClock, until_seen, until_up
 from tests.contract.bird.pair import GATEWAY_SESSION, POOL_4, POOL_6, POOL_B, PROBES
 
 DEADLINE_S = 0.5
@@ -317,3 +317,19 @@ async def test_bird_absent_while_announcing_leaves_the_file_for_its_start(gatewa
     await gateway.start()
     await until_seen(gateway, set(PROBES), {POOL_4, POOL_6})
     assert not (await applier.announce(web(False))).changed
+
+
+async def test_what_does_not_settle_is_said_with_prefix_and_session(gateway: Gateway, bird: Bird) -> None:
+    """An IPv6 pool over a session that was made without an IPv6 channel never gets to the neighbour."""
+    text = gateway.config_file.read_text()
+    narrow = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("\tipv6 { import none"))
+    assert narrow != text
+    applier = Applier(
+        bird, LoopClock(), config_file=gateway.config_file, announce_file=gateway.announce_file, settle_s=0.3
+    )
+    await applier.configure(narrow)
+    await until_up(bird, GATEWAY_SESSION)
+    with pytest.raises(BirdUnsettled, match=f"{GATEWAY_SESSION} lacks {POOL_6} of pool web-1"):
+        await applier.announce(web(True))
+    partial = await applier.exported(web(True))
+    assert [(pool.complete, pool.partial) for pool in partial] == [((), (GATEWAY_SESSION,))]
