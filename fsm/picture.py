@@ -5,9 +5,9 @@ A state without a place is an error; an arrow without a bend is drawn straight, 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from math import hypot
 from typing import Any
-from xml.sax.saxutils import escape
 
 from fsm.diagram import ordered_arrows
 from fsm.events import PoolEvent as E

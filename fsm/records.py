@@ -45,7 +45,7 @@ class EdgeGatewaySpec:
     drain_linger_ms: int = 500
     standbys: int = 1
     slots: Mapping[str, int] = field(default_factory=dict)
-    """Number of each gateway, 0 to 255: it fixes port, tunnel and probe address, and is never reused while in use."""
+    """Number of each gateway, 0 to 254: it fixes port, tunnel and probe address, and is never reused while in use."""
     deleted: bool = False
     """Its manifest is gone; it stays until no pool needs it any more."""
     schema: int = SCHEMA
