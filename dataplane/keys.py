@@ -83,9 +83,11 @@ def read_private_key(path: Path) -> PrivateKey:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         raise KeyFileError(f"private key file {path} can't be opened: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as file:
-        _check_permissions(path, os.fstat(file.fileno()))
-        content = file.read(4 * KEY_BYTES)
+    try:
+        _check_permissions(path, os.fstat(descriptor))
+        content = os.read(descriptor, 4 * KEY_BYTES)
+    finally:
+        os.close(descriptor)
     try:
         return PrivateKey(base64.b64decode(content.strip(), validate=True))
     except ValueError:

@@ -58,8 +58,9 @@ class Prober:
         mtu: int = 1280,
         namespace: str | None = None,
     ) -> None:
-        """`on_change` is called from the event loop when a word, the first misses or `settled` change; it must not block
-        or raise.
+        """`on_change` is called from the event loop when a word, the first misses or `settled` change.
+
+        It must not block or raise.
 
         `mtu`: bytes of the whole IP packet of a full-size question.
         """

@@ -82,7 +82,7 @@ def parse(data: bytes) -> Iterator[Message]:
     offset = 0
     while offset + _HEADER.size <= len(data):
         length, kind, _flags, sequence, _port = _HEADER.unpack_from(data, offset)
-        if length < _HEADER.size:
+        if length < _HEADER.size or offset + length > len(data):
             return
         body = data[offset + _HEADER.size : offset + length]
         if kind in (RTM_NEWROUTE, RTM_DELROUTE):

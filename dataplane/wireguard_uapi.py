@@ -101,6 +101,8 @@ class UserspaceWireGuard:
         if link is None:
             self._forget(name)
             await start_detached("wireguard-go", name, namespace=self._namespace, deadline_s=_START_DEADLINE_S)
+            # The socket exists already, but is served only once the program has set its own MTU: an answer shows that.
+            await self.read(name)
             link = await self._netlink.link(name)
             if link is None:
                 raise KernelError(f"wireguard-go started but there is no interface {name}: look at its own log")

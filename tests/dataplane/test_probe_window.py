@@ -1,0 +1,126 @@
+"""The probe's judgement, instant by instant."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataplane.probe_window import SETTLED_AFTER, SILENT_INTERVALS, WINDOW, ProbeWindow
+
+INTERVAL = 0.050
+ROUND_TRIP = 0.001
+
+
+def answered(count: int, start: float = 0.0, first: int = 1) -> ProbeWindow:
+    """A window with `count` questions, an interval apart, each answered after a round trip."""
+    window = ProbeWindow(INTERVAL)
+    for n in range(count):
+        window.sent(first + n, start + n * INTERVAL)
+        window.answered(first + n, start + n * INTERVAL + ROUND_TRIP)
+    return window
+
+
+def test_nothing_is_known_before_the_first_is_due() -> None:
+    window = ProbeWindow(INTERVAL)
+    assert window.evaluate(0.0).word == "unknown"
+    due = window.sent(1, 0.0)
+    assert due == INTERVAL
+    assert window.evaluate(due - 0.001).word == "unknown"
+    assert window.evaluate(due).word == "doubtful"
+
+
+def test_two_due_without_an_answer_are_failing() -> None:
+    window = answered(10)
+    first = window.sent(11, 0.500)
+    assert first == pytest.approx(0.505)
+    assert window.evaluate(0.5049).word == "passing"
+    assert window.evaluate(first).word == "doubtful"
+    second = window.sent(12, 0.550)
+    assert window.evaluate(0.5549).word == "doubtful"
+    judgement = window.evaluate(second)
+    assert (judgement.word, judgement.missed, judgement.good) == ("failing", 2, 0)
+
+
+def test_failing_is_said_before_bfd_speaks() -> None:
+    """BFD, 3 x 50 ms, says down at the earliest 100 ms after the last packet that passed."""
+    for phase in range(50):
+        window = answered(20)
+        cut = 20 * INTERVAL - INTERVAL + ROUND_TRIP + phase / 1000
+        numbers = [(21 + n, (20 + n) * INTERVAL) for n in range(3)]
+        for number, sent in numbers:
+            if sent <= cut + 0.100:
+                window.sent(number, sent)
+        assert window.evaluate(cut + 0.110).word == "failing", phase
+
+
+def test_a_late_answer_counts_when_it_comes() -> None:
+    window = answered(10)
+    window.sent(11, 0.500)
+    window.sent(12, 0.550)
+    assert window.evaluate(0.560).word == "failing"
+    assert window.answered(12, 0.561)
+    judgement = window.evaluate(0.561)
+    assert (judgement.word, judgement.missed, judgement.good) == ("passing", 0, 1)
+    assert judgement.last_answered_s == 0.561
+
+
+def test_an_answer_out_of_order_is_enough() -> None:
+    window = answered(10)
+    window.sent(11, 0.500)
+    window.sent(12, 0.550)
+    window.answered(12, 0.551)
+    assert window.evaluate(0.556).word == "passing"
+
+
+@pytest.mark.parametrize(("round_trip", "patience"), [(0.0005, 0.005), (0.002, 0.008), (0.040, INTERVAL)])
+def test_patience_is_four_round_trips_within_bounds(round_trip: float, patience: float) -> None:
+    window = ProbeWindow(INTERVAL)
+    for n in range(60):
+        window.sent(n, n * INTERVAL)
+        window.answered(n, n * INTERVAL + round_trip)
+    assert window.sent(60, 3.0) - 3.0 == pytest.approx(patience)
+
+
+def test_settled_after_fifty_in_a_row_and_not_after_a_miss() -> None:
+    window = answered(SETTLED_AFTER - 1)
+    now = SETTLED_AFTER * INTERVAL
+    assert not window.evaluate(now).settled
+    window.sent(SETTLED_AFTER, now)
+    window.answered(SETTLED_AFTER, now + ROUND_TRIP)
+    assert window.evaluate(now + ROUND_TRIP).settled
+    due = window.sent(SETTLED_AFTER + 1, now + INTERVAL)
+    assert not window.evaluate(due).settled
+
+
+def test_when_nobody_asked_for_long_nothing_is_known() -> None:
+    window = answered(10)
+    last = 9 * INTERVAL
+    assert window.evaluate(last + SILENT_INTERVALS * INTERVAL).word == "passing"
+    assert window.evaluate(last + SILENT_INTERVALS * INTERVAL + 0.001).word == "unknown"
+
+
+def test_repeated_and_unknown_answers_are_told_apart() -> None:
+    window = answered(3)
+    assert not window.answered(3, 0.2)
+    assert not window.answered(4, 0.2)
+    assert not window.answered(0, 0.2)
+    with pytest.raises(ValueError, match="must rise"):
+        window.sent(3, 0.3)
+
+
+def test_the_window_is_bounded() -> None:
+    window = answered(WINDOW * 3)
+    assert window.evaluate(WINDOW * 3 * INTERVAL).good == WINDOW
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=200))
+def test_word_and_counts_agree_with_a_plain_reading(outcomes: list[bool]) -> None:
+    window = ProbeWindow(INTERVAL)
+    for n, outcome in enumerate(outcomes):
+        window.sent(n, n * INTERVAL)
+        if outcome:
+            window.answered(n, n * INTERVAL + ROUND_TRIP)
+    judgement = window.evaluate(len(outcomes) * INTERVAL)
+    expected = "passing" if outcomes[-1] else "failing" if outcomes[-2:] == [False, False] else "doubtful"
+    assert judgement.word == expected
+    assert (judgement.missed == 0) == outcomes[-1]
+    assert (judgement.good == 0) == (not outcomes[-1])
