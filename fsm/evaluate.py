@@ -187,7 +187,7 @@ def _moving(record: PoolRecord, view: PoolView) -> Event | None:
         reports = _confirmed(view, lambda r: r.epoch == record.epoch and r.withdrawn)
         if reports is not None:
             return Event(
-                E.OLD_PATH_REMOVED, "confirmed", record.target, phases_ms=_phases(reports, "detect", "withdraw")
+                E.OLD_PATH_REMOVED, "confirmed", record.target, phases_ms=_phases(reports, "detect", "order", "withdraw")
             )
     else:
         reports = _confirmed(view, lambda r: r.epoch == record.epoch and r.installed and r.owner == record.target)

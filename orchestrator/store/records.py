@@ -12,12 +12,15 @@ T = TypeVar("T")
 POOL_KIND = "EIPPool"
 EDGE_GATEWAY_KIND = "EdgeGateway"
 DRAIN_KIND = "GatewayDrain"
-"""The KINDs of `spec/KIND/NAME`. The first two are those of the manifests; a drain is an operator's order."""
+IDENTITY_KIND = "Identity"
+"""The KINDs of `spec/KIND/NAME`. The first two are those of the manifests; a drain is an operator's order, an identity
+what is remembered of an agent."""
 
 SPEC_TYPES: dict[str, type] = {
     POOL_KIND: records.PoolSpec,
     EDGE_GATEWAY_KIND: records.EdgeGatewaySpec,
     DRAIN_KIND: records.GatewayDrain,
+    IDENTITY_KIND: records.Identity,
 }
 _OBSERVED_BASE: dict[str, type] = {"edge": records.EdgeReport, "node": records.NodeReport}
 _OBSERVED_POOL: dict[str, type] = {"edge": records.EdgePoolReport, "node": records.NodePoolReport}
