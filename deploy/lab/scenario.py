@@ -59,10 +59,10 @@ def standing(world: World, keep: bool = False) -> Iterator[None]:
 
 
 def move_pool(world: World, target: str, reason: str) -> None:
-    """Ask for a planned move as an operator does, and wait until it is settled there with a ready standby."""
+    """Ask for a planned move as an operator does, and wait until the pool is ActiveHealthy there."""
     order = ("pool", "move", topology.POOL, "--to", target, "--reason", reason)
     world.inside(topology.ORCHESTRATORS[0], world.programs.bgplb, *order, timeout_s=MOVE_TIMEOUT_S)
-    observe.wait_settled(world, MOVE_TIMEOUT_S, target)
+    observe.wait_settled(world, MOVE_TIMEOUT_S, target, with_standby=False)
 
 
 def settled_at_owner(world: World, reason: str) -> dict[str, Any]:
@@ -183,7 +183,9 @@ def drain_back(world: World, count: int, ask_at: int) -> Drain:
     first = prober.due_now()
     move_pool(world, OWNER, "drain back after the power cut")
     last = prober.due_now()
-    return Drain(prober.result().counts, first, last)
+    counts = prober.result().counts
+    observe.wait_settled(world, MOVE_TIMEOUT_S, OWNER)
+    return Drain(counts, first, last)
 
 
 def link_cut_and_return(world: World) -> tuple[str, ...]:
@@ -226,7 +228,7 @@ def demo(world: World, keep: bool = False) -> DemoResult:
         cut = cut_and_return(world, watch, before, lambda: observe.plant_foreign(world, (OWNER,)))
         say(f"outage {cut.outage.outage_ms:.0f} ms, floor {report.milliseconds(cut.floor_ms)}; {OWNER} is back")
         say(f"draining the pool back to {OWNER} under {checks.DRAIN_PROBES} probes")
-        drain = drain_back(world, checks.DRAIN_PROBES, checks.DRAIN_WINDOW[0] + 500)
+        drain = drain_back(world, checks.DRAIN_PROBES, checks.DRAIN_WINDOW[0] + 200)
         say(f"{drain.counts.lost} lost; cutting {OWNER}'s links, and plugging them in again")
         left = link_cut_and_return(world)
         facts = facts_of(cut, drain, left, foreign, observe.foreign(world, machines))

@@ -6,11 +6,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from bgplb_lab import control, faults, observe, topology
+from bgplb_lab import control, faults, observe
 from bgplb_lab.checks import UNPLANNED
 from bgplb_lab.errors import MissingPrerequisite
 from bgplb_lab.probes import Prober, ProbeRun, RouteWatch
-from bgplb_lab.scenario import EDGE, MOVE_TIMEOUT_S, OWNER, cut_and_return, drain_back, settled_at_owner, wait_for_move
+from bgplb_lab.scenario import (
+    EDGE,
+    MOVE_TIMEOUT_S,
+    OWNER,
+    cut_and_return,
+    drain_back,
+    move_pool,
+    settled_at_owner,
+    wait_for_move,
+)
 from bgplb_lab.world import World, check_prerequisites
 
 LAB_ID = f"f{os.getpid()}"
@@ -68,11 +77,19 @@ def test_a_power_cut_moves_the_pool_once_and_its_return_moves_nothing(lab: World
 def test_a_drain_loses_nothing(lab: World) -> None:
     machine = observe.wait_settled(lab, MOVE_TIMEOUT_S)
     if machine["owner"] == OWNER:
-        lab.inside("orch-1", lab.programs.bgplb, "pool", "move", topology.POOL, "--to", OTHER, "--reason", "a test")
-        observe.wait_settled(lab, MOVE_TIMEOUT_S, OTHER)
+        move_pool(lab, OTHER, "a test")
     drain = drain_back(lab, 4_000, QUIET_PROBES)
     assert drain.counts.sent == 4_000
     assert drain.counts.lost == 0
+    assert observe.left_on(lab, OTHER, OWNER) == ()
+
+
+def test_what_is_left_of_a_pool_is_found(lab: World, before: dict[str, Any]) -> None:
+    # The owner has everything of its pool; the same look at it after it lost the pool must find nothing.
+    left = " ".join(observe.left_on(lab, OWNER, OTHER))
+    assert "BIRD still has" in left
+    for what in ("steers to", "believes", "hears"):
+        assert f"the edge {what} {OWNER}" in left
     assert observe.left_on(lab, OTHER, OWNER) == ()
 
 
