@@ -75,8 +75,8 @@ class Table(Generic[D]):
         self._reasons = {(e, s): i.reason for i in self.ignores for e in i.events for s in i.states}
         self._machine = Machine(
             model=None,
-            states=list(self.states),
-            initial=initial,
+            states=[str(name) for name in self.states],
+            initial=str(initial),
             transitions=[_as_transition(row) for row in self.rows],
             auto_transitions=False,
             send_event=True,
@@ -88,6 +88,7 @@ class Table(Generic[D]):
             raise ValueError(f"table {self.name} has no event {event!r}")
         if not any(event == row.event and draft.state in row.sources for row in self.rows):
             return False
+        draft.state = str(draft.state)
         return bool(self._machine.events[event].trigger(draft))
 
     def reason(self, state: str, event: str) -> str:
@@ -105,11 +106,13 @@ def _as_transition(row: Row[Any]) -> dict[str, Any]:
         for one in acts:
             one(data.model)
 
-    # Acts run before the state changes: an act that raises then leaves the old state in place.
+    # Acts run before the state changes: an act that raises then leaves the old state in place. Names are plain text
+    # here and in the draft, since `transitions` would know an enum's member by its Python name, and a record that was
+    # read back from the store holds its value.
     return {
-        "trigger": row.event,
-        "source": list(row.sources),
-        "dest": row.dest,
+        "trigger": str(row.event),
+        "source": [str(source) for source in row.sources],
+        "dest": str(row.dest),
         "conditions": [holds],
         "before": [act],
     }
