@@ -1,5 +1,6 @@
 """Records as the bytes that etcd keeps: JSON of the dataclasses of `fsm.records`, and which key holds which."""
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,7 +27,15 @@ _OBSERVED_BASE: dict[str, type] = {"edge": records.EdgeReport, "node": records.N
 _OBSERVED_POOL: dict[str, type] = {"edge": records.EdgePoolReport, "node": records.NodePoolReport}
 _DESIRED_POOL: dict[str, type] = {"edge": records.EdgePool, "node": records.NodePool}
 
-_encoder = msgspec.json.Encoder()
+
+def _plain(value: object) -> object:
+    """A mapping that is no dict, such as a read-only view of one."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a record cannot hold a {type(value).__name__}")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
 
