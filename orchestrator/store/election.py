@@ -149,7 +149,7 @@ class Election:
     async def resign(self) -> None:
         """Give leadership up for good, so that a follower, which watches the key, can lead within milliseconds.
 
-        An unanswered deletion is left to `Session.close`, which ends the lease and the key with it.
+        If the deletion gets no answer, `run` repeats it; `Session.close` ends the lease and the key with it, too.
         """
         self._resigned = True
         revision = self._create_revision
@@ -195,11 +195,12 @@ class Election:
                 await self._claim()
             return
         record = decode_leader(kv)
-        if record.instance == self._instance and kv.lease == self._session.lease_id:
-            self._set(0 if self._resigned else kv.create_revision)
+        ours = record.instance == self._instance
+        if ours and kv.lease == self._session.lease_id and not self._resigned:
+            self._set(kv.create_revision)
             return
         self._set(0)
-        if record.instance == self._instance:
+        if ours:  # left by a former life, or by a claim or a resignation whose answer got lost
             await self._remove(kv, [CreatedAt(kv.key, kv.create_revision)])
         elif not self._resigned:
             await self._judge(kv, record)
@@ -213,26 +214,14 @@ class Election:
         except LeaseLost:
             self._session.report_lost(lease_id)
             return
-        except Indeterminate:
-            await self._settle()
+        # Without success, or without an answer, the watch tells who leads; a claim repeated meanwhile just fails.
+        if not result.succeeded:
             return
-        if result.succeeded and not self._resigned:
-            self._acted_at = result.revision
-            self._set(result.revision)
+        self._acted_at = result.revision
+        if self._resigned:
+            await self._store.txn([CreatedAt(self._keys.leader, result.revision)], [Delete(self._keys.leader)])
         else:
-            await self._settle()
-
-    async def _settle(self) -> None:
-        """Read who leads after a claim whose outcome is not known, or that came too late."""
-        kv = await self._store.get(self._keys.leader)
-        if kv is None:
-            return
-        self._acted_at = max(self._acted_at, kv.mod_revision)
-        if kv.lease == self._session.lease_id and decode_leader(kv).instance == self._instance:
-            if self._resigned:
-                await self._remove(kv, [CreatedAt(kv.key, kv.create_revision)])
-            else:
-                self._set(kv.create_revision)
+            self._set(result.revision)
 
     async def _judge(self, kv: KeyValue, record: Leader) -> None:
         """Take over if our own heartbeats got through and the leader's did not."""

@@ -24,6 +24,8 @@ class EtcdKeepalive:
         self._waiting: dict[int, deque[asyncio.Future[int]]] = {}
         self._open_lock = asyncio.Lock()
         self._write_lock = asyncio.Lock()
+        self.opened = 0
+        """Streams opened so far; one is enough as long as nothing fails."""
 
     async def renew(self, lease_id: int) -> int:
         """Renew at whichever member answers within the call's time; returns the seconds to live.
@@ -73,6 +75,7 @@ class EtcdKeepalive:
                 except (NotConnected, grpc.aio.AioRpcError):
                     self._members.rotate(member)
                     raise
+                self.opened += 1
                 self._member = member
                 self._call = member.lease.LeaseKeepAlive(metadata=metadata)
                 self._reader = asyncio.create_task(self._read(self._call), name="keepalive answers")

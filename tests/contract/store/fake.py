@@ -140,6 +140,8 @@ class FakeStore:
         """False: calls raise Unavailable, watches are silent and go on later."""
         self.deaf = False
         """True: watches show signs of life but bring no change, and never will bring those they missed."""
+        self.late = False
+        """True: watches hold everything back; they bring it once this is False again."""
         self.lose_answer: Literal["no", "applied", "not applied"] = "no"
         """What became of the next write, which raises Indeterminate."""
         self.puts = 0
@@ -197,7 +199,7 @@ class FakeStore:
         try:
             while True:
                 waker.clear()
-                if self.reachable:
+                if self.reachable and not self.late:
                     if server.cluster_id != cluster_id or server.revision < due - 1:
                         raise StoreChanged("fake store: wiped")
                     if due < server.compacted:
@@ -207,7 +209,7 @@ class FakeStore:
                         mine = tuple(change for change in changes if change.key.startswith(prefix))
                         if mine and not self.deaf:
                             yield mine
-                if not await self._woken(waker) and self.reachable:
+                if not await self._woken(waker) and self.reachable and not self.late:
                     yield ()
         finally:
             server.wakers.discard(waker)

@@ -1,7 +1,7 @@
 """The election: quick when the leader is dead, and never when it is not."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -12,7 +12,7 @@ from orchestrator.store.etcd import EtcdStore
 from orchestrator.store.heartbeat import Heartbeat
 from orchestrator.store.keys import Keys
 from orchestrator.store.lease import Session
-from orchestrator.store.port import Put, Store, Unavailable
+from orchestrator.store.port import Guard, Op, Put, Store, TxnResult, Unavailable
 from tests.contract.store.clocks import BootClock, VirtualClock
 from tests.contract.store.cluster import EtcdCluster
 from tests.contract.store.fake import FakeEtcd, FakeStore
@@ -192,7 +192,7 @@ async def test_a_follower_with_a_deaf_watch_overthrows_nobody() -> None:
         attempts = 0
         txn = scene.clients["b"].txn
 
-        async def counted(guards, ops):  # type: ignore[no-untyped-def]
+        async def counted(guards: Sequence[Guard], ops: Sequence[Op]) -> TxnResult:
             nonlocal attempts
             attempts += 1
             return await txn(guards, ops)
@@ -245,8 +245,11 @@ async def test_a_leader_that_resigns_is_followed_at_once() -> None:
         assert len(scene.leaders()) == 1
         for name in ("b", "c"):
             await scene.replicas[name].kill()
+        await scene.clock.advance_until(lambda: KEYS.leader not in scene.server.items, 5)
+        gone = scene.server.revision
         await scene.clock.advance(10)
-        assert scene.leaders() == []  # for good
+        assert scene.leaders() == []  # for good, and without a try
+        assert KEYS.leader not in {c.key for revision, changes in scene.server.log if revision > gone for c in changes}
         assert scene.replicas["a"].seen[-1] == 0
 
 
@@ -257,6 +260,37 @@ async def test_a_resignation_without_an_answer_leaves_no_leader_behind() -> None
         assert scene.leaders() == []
         await scene.replicas["a"].session.close()
         assert await scene.until_other_leads("a", limit_s=1) <= 0.02
+
+
+async def test_a_resignation_without_an_answer_is_repeated() -> None:
+    async with scene_of("a", "b") as scene:
+        scene.clients["a"].lose_answer = "not applied"
+        await scene.replicas["a"].election.resign()
+        assert await scene.until_other_leads("a", limit_s=1) < 0.5
+        assert scene.replicas["b"].election.takeovers == 0
+
+
+async def test_a_resignation_during_a_claim_takes_the_claim_back() -> None:
+    async with scene_of() as scene:
+        replica = Replica(scene.server.client(), scene.clock, "a")
+        txn = replica.store.txn
+
+        async def slow(guards: Sequence[Guard], ops: Sequence[Op]) -> TxnResult:
+            result = await txn(guards, ops)
+            await scene.clock.sleep(0.1)
+            return result
+
+        replica.store.txn = slow  # type: ignore[method-assign]
+        await replica.session.open()
+        election = asyncio.create_task(replica.election.run())
+        await scene.clock.advance(0.05)
+        assert KEYS.leader in scene.server.items
+        await replica.election.resign()
+        await scene.clock.advance(1)
+        assert KEYS.leader not in scene.server.items
+        assert replica.seen == []
+        election.cancel()
+        await asyncio.gather(election, return_exceptions=True)
 
 
 async def test_a_cut_off_leader_stops_and_comes_back_as_a_follower() -> None:

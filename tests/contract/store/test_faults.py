@@ -1,12 +1,15 @@
 """What the client does when members of a real etcd are killed, frozen, wiped, or refuse."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
 from orchestrator.store.etcd import EtcdStore
+from orchestrator.store.etcd_keepalive import EtcdKeepalive
+from orchestrator.store.etcd_members import Members
 from orchestrator.store.port import Change, CreatedAt, Indeterminate, Put, Refused, StoreChanged, Unavailable
 from tests.contract.store.clocks import BootClock
 from tests.contract.store.cluster import EtcdCluster, etcd_missing, free_ports
@@ -65,6 +68,17 @@ async def test_without_any_member_a_write_is_known_not_to_have_happened(prefix: 
             await store.put(prefix + "a", b"")
         with pytest.raises(Unavailable):
             await store.keepalive(1)
+
+
+async def test_a_member_that_accepts_and_says_nothing_was_sent_nothing(one_member: EtcdCluster, prefix: str) -> None:
+    """Its connection never gets ready, so that a write is known not to have been sent and goes elsewhere."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with client([endpoint]) as store:
+            with pytest.raises(Unavailable):
+                await store.put(prefix + "a", b"")
+        async with client([endpoint, *one_member.endpoints]) as store:
+            await store.put(prefix + "a", b"")
 
 
 async def test_a_dead_endpoint_is_passed_over(one_member: EtcdCluster, prefix: str) -> None:
@@ -162,6 +176,35 @@ async def test_a_watch_outlives_its_member(breakable: EtcdCluster, prefix: str, 
             await collect(writing, start + 1, undisturbed)
     assert interrupted == undisturbed
     assert len({change.key for change in undisturbed}) == 41
+
+
+async def test_renewals_at_once_share_one_stream(one_member: EtcdCluster) -> None:
+    """Two writes at once would break it, each renewal would then open another."""
+    members = Members(one_member.endpoints, BootClock(), None, None, None, attempt_timeout_s=5, call_timeout_s=20)
+    keepalive = EtcdKeepalive(members)
+    async with client(one_member.endpoints) as store:
+        lease_id = (await store.grant(60)).lease_id
+        assert await asyncio.gather(*(keepalive.renew(lease_id) for _ in range(200))) == [60] * 200
+        assert keepalive.opened == 1
+        await store.revoke(lease_id)
+    await keepalive.close()
+    await members.close()
+
+
+async def test_a_frozen_member_is_noticed_by_the_watch_itself(breakable: EtcdCluster, prefix: str) -> None:
+    """Long before the pings of the transport, which are 10 s apart, could tell."""
+    follower = (breakable.leader() + 1) % 3
+    other = (follower + 1) % 3
+    async with client(from_member(breakable, follower)) as watching, client([breakable.endpoints[other]]) as writing:
+        start = await watching.put(prefix + "start", b"")
+        async with aclosing(watching.watch(prefix, start)) as stream:
+            async with asyncio.timeout(LIMIT_S):
+                assert len(await anext(stream)) == 1
+            breakable.freeze(follower)
+            await eventually_put(writing, prefix + "a", b"")
+            async with asyncio.timeout(6):
+                while not await anext(stream):
+                    pass
 
 
 async def test_renewals_go_on_at_another_member(breakable: EtcdCluster) -> None:

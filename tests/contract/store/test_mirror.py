@@ -148,6 +148,22 @@ async def test_a_single_lost_event_is_found_although_others_arrive(lost: str) ->
         assert scene.mirror.repairs == 1
 
 
+async def test_a_watch_that_is_only_late_needs_no_repair() -> None:
+    scene = Scene()
+    async with running(scene):
+        await scene.clock.advance(9.9)
+        scene.watched.late = True
+        await scene.writer.put(P + "a", b"1")
+        await scene.clock.advance(0.3)  # a full read at 10 s sees the key, the watch has not brought it
+        assert scene.mirror.get(P + "a") is None
+        await scene.writer.delete(P + "a")
+        scene.watched.late = False
+        await scene.clock.advance(5)
+        scene.check()
+        assert [change.value for change in scene.told] == [b"1", None]
+        assert (scene.mirror.repairs, scene.mirror.reloads) == (0, 1)
+
+
 async def test_age_tells_when_it_was_last_current() -> None:
     scene = Scene()
     assert scene.mirror.age(scene.clock.now()) == float("inf")

@@ -195,10 +195,9 @@ async def test_a_slow_store_gets_no_burst_of_beats() -> None:
         await scene.clock.advance(6)
         assert scene.heartbeat.seq - sent in (10, 11)
         scene.store.put = put  # type: ignore[method-assign]
-        await scene.clock.advance(0.6)
         sent = scene.heartbeat.seq
-        await scene.clock.advance(1)
-        assert scene.heartbeat.seq - sent == 4
+        await scene.clock.advance(1.6)
+        assert scene.heartbeat.seq - sent <= 1 + 1.6 / 0.25  # the beats that fell out are not made up for
 
 
 async def test_a_beat_notices_the_loss_of_the_lease() -> None:
