@@ -79,6 +79,8 @@ class RouteEvents:
         self._fresh: dict[str, _Known] | None = None
         self._dump_again = False
         self._in_step = asyncio.Event()
+        self._broken = asyncio.Event()
+        self._cause: KernelRefused | None = None
         self.overruns = 0
         """How often the kernel dropped messages because we read too slowly."""
 
@@ -99,6 +101,12 @@ class RouteEvents:
                 await self._in_step.wait()
         except TimeoutError as error:
             raise KernelTimeout(f"reading routes of table {self._table}", deadline_s) from error
+
+    async def until_broken(self) -> None:
+        """Wait for the day on which the reader can't go on, and raise why: for the task group that it belongs to."""
+        await self._broken.wait()
+        assert self._cause is not None
+        raise self._cause
 
     def resync(self) -> None:
         """Read the whole table again; `on_resync` tells when it is done."""
@@ -139,7 +147,16 @@ class RouteEvents:
         self.overruns += 1
         self.close()
         self._fresh = None
-        self._open()
+        try:
+            self._open()
+        except KernelRefused as error:
+            self._break(error)
+
+    def _break(self, cause: KernelRefused) -> None:
+        """Nobody awaits a reader's callback: keep the error for whoever waits in :meth:`until_broken`."""
+        self.close()
+        self._cause = cause
+        self._broken.set()
 
     def _begin_dump(self) -> None:
         """Ask for links, then each family's routes, one after the other: the kernel serves one dump per socket."""
@@ -163,9 +180,10 @@ class RouteEvents:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    raise
-                self._reopen()
+                if error.errno == errno.ENOBUFS:
+                    self._reopen()
+                else:
+                    self._break(KernelRefused(error.errno or 0, "to read route events"))
                 return
             for message in parse(data):
                 self._take(message)

@@ -113,6 +113,7 @@ class SysctlStore:
     def _save(self, values: Mapping[str, str]) -> None:
         draft = self._path.with_name(self._path.name + ".new")
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             with draft.open("w") as file:
                 json.dump(values, file, sort_keys=True, indent=1)
                 file.flush()

@@ -1,6 +1,7 @@
 """Route events against the real kernel: what it says, what it does not say, and overruns."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dataplane.diff import AddAddress
+from dataplane.errors import KernelRefused
 from dataplane.events import RouteChange, RouteEvents
 from dataplane.model import Address, Link, Route
 from dataplane.netlink import Netlink
@@ -140,3 +142,13 @@ async def test_a_closed_reader_tells_nothing(bench: Bench) -> None:
     await bench.netlink.replace_route(Route(PREFIX, TABLE, "bgplb-p0"))
     await asyncio.sleep(0.05)
     assert bench.told.changes == []
+
+
+async def test_a_reader_that_can_t_go_on_says_so(bench: Bench) -> None:
+    waiting = asyncio.create_task(bench.events.until_broken())
+    await asyncio.sleep(0)
+    assert bench.events._socket is not None
+    os.dup2(os.open(os.devnull, os.O_RDONLY), bench.events._socket.fileno())
+    bench.events.poll()
+    with pytest.raises(KernelRefused, match="route events"):
+        await asyncio.wait_for(waiting, 5)

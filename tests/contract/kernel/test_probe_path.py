@@ -1,6 +1,8 @@
 """A packet's whole way: edge, WireGuard, gateway, translated probe address, responder, and back by the mark."""
 
 import asyncio
+import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from dataplane.icmp import EchoSocket
 from dataplane.kernel import LinuxKernel, converge
 from dataplane.keys import ensure_private_key
 from dataplane.model import Address, KernelState, Link, Route, Rule
+from dataplane.namespace import entered
 from dataplane.netlink import Netlink
 from dataplane.nft_rules import EdgeRules, GatewayRules, Tunnel
 from dataplane.probe import Prober, ProbeState
@@ -143,12 +146,25 @@ async def warm(path: Path_) -> None:
     raise AssertionError("no answer through the tunnel in 30 attempts")
 
 
-async def test_all_come_back_by_the_mark_and_none_without_it(path: Path_) -> None:
+def without_rule(wanted: KernelState) -> KernelState:
+    """The policy rule that reads the mark is gone; the source rule stays."""
+    return replace(wanted, rules=frozenset(rule for rule in wanted.rules if rule.fwmark is None))
+
+
+def without_mark(wanted: KernelState) -> KernelState:
+    """The nftables rules of the chain that marks connections and answers are gone."""
+    ruleset = json.loads(wanted.nft or "")
+    kept = [item for item in ruleset["nftables"] if item.get("rule", {}).get("chain") != "prerouting"]
+    return replace(wanted, nft=json.dumps({"nftables": kept}))
+
+
+@pytest.mark.parametrize("sabotage", [without_rule, without_mark])
+async def test_all_come_back_by_the_mark_and_none_without_it(
+    path: Path_, sabotage: Callable[[KernelState], KernelState]
+) -> None:
     await warm(path)
     assert await echo(path) == 10
-    wanted = path.gateway_state()
-    sabotaged = replace(wanted, rules=frozenset(rule for rule in wanted.rules if rule.fwmark is None))
-    await converge(path.gateway_kernel, sabotaged, [254, 10077])
+    await converge(path.gateway_kernel, sabotage(path.gateway_state()), [254, 10077])
     assert await echo(path) == 0
     await converge(path.gateway_kernel, path.gateway_state(), [254, 10077])
     assert await echo(path) == 10
@@ -214,6 +230,81 @@ async def test_a_flow_from_before_the_rules_is_answered_once_they_are_there(path
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+SERVICE = "192.0.2.10"
+
+
+def service(path: Path_) -> None:
+    """A service as kube-proxy makes it, in a table that is not ours: translated to a pod behind the gateway."""
+    pod = path.responder.inside[0].split("/")[0]
+    for command in (
+        ("add", "table", "ip", "proxy"),
+        ("add", "chain", "ip", "proxy", "pre", "{ type nat hook prerouting priority dstnat; }"),
+        ("add", "rule", "ip", "proxy", "pre", "ip", "daddr", SERVICE, "dnat", "to", pod),
+    ):
+        done = inside(path.gateway, "nft", *command)
+        assert done.returncode == 0, done.stderr
+
+
+async def test_a_connection_from_before_the_rules_is_marked_by_its_next_packet(path: Path_) -> None:
+    """An agent that starts on a gateway in use must not wait for new connections."""
+    await warm(path)
+    service(path)
+    await path.gateway_kernel.nft.apply(None)
+    flow = EchoSocket(EDGE_SOURCE, SERVICE, path.edge_device, path.edge)  # one identifier: one connection
+    answers: list[int] = []
+    try:
+        for number in range(5):
+            flow.send(SERVICE, number)
+            await asyncio.sleep(0.05)
+        flow.receive(lambda number, _: answers.append(number))
+        assert answers == []
+        await path.gateway_kernel.nft.apply(path.gateway_rules().ruleset())
+
+        def answered() -> bool:
+            flow.send(SERVICE, 100 + len(answers))
+            flow.receive(lambda number, _: answers.append(number))
+            return bool(answers)
+
+        await eventually(answered, "an answer in the old connection")
+    finally:
+        flow.close()
+
+
+def server_side_mss(path: Path_, client: str) -> int:
+    """What MSS a pod behind the gateway uses towards a client behind the edge, both on 1500-byte links."""
+    with entered(path.responder.name):
+        listener = socket.create_server((path.responder.inside[0].split("/")[0], 8080))
+    with entered(client):
+        outgoing = socket.socket()
+    with listener, outgoing:
+        listener.settimeout(5)
+        outgoing.settimeout(5)
+        outgoing.connect((SERVICE, 8080))
+        accepted, _ = listener.accept()
+        with accepted:
+            return accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+
+
+async def test_mss_is_clamped_for_connections_through_the_tunnel(
+    path: Path_, make_namespace: Callable[[], str]
+) -> None:
+    await warm(path)
+    service(path)
+    client = make_namespace()
+    ip("-n", client, "link", "add", "c0", "type", "veth", "peer", "name", "c0", "netns", path.edge)
+    for namespace, address in ((client, "198.51.100.2/24"), (path.edge, "198.51.100.1/24")):
+        ip("-n", namespace, "addr", "add", address, "dev", "c0")
+        ip("-n", namespace, "link", "set", "c0", "up")
+    ip("-n", client, "route", "add", "default", "via", "198.51.100.1")
+    inside(path.edge, "sysctl", "-qw", "net.ipv4.conf.c0.rp_filter=0")
+    assert server_side_mss(path, client) <= MTU - 40
+    await path.edge_kernel.nft.apply(None)
+    assert server_side_mss(path, client) <= MTU - 40, "the gateway's own clamp is enough"
+    unclamped = replace(path.gateway_rules(), mtu=1500)
+    await path.gateway_kernel.nft.apply(unclamped.ruleset())
+    assert server_side_mss(path, client) > MTU - 40, "without any clamp the test would see more"
 
 
 async def test_removal_leaves_the_host_as_it_was(make_namespace: Callable[[], str]) -> None:
