@@ -19,7 +19,8 @@ FULL_SIZE_INTERVAL_S = 1.0
 TOLD_MISSES = 5
 """Up to this many misses in a row each further one is told."""
 RENEW_AFTER_MISSED = 10
-"""Every so many misses in a row the questions change their ICMP identifier (see EchoSocket.renew_identifier)."""
+"""After so many misses in a row the questions change their ICMP identifier, again and again, for as long as nobody
+answers (see EchoSocket.renew_identifier)."""
 
 _PASSING_ERRORS = frozenset({errno.EMSGSIZE, errno.ENOBUFS, errno.EAGAIN, errno.EPERM})
 """After these the socket is as good as before, and answers may still be on their way to it."""
@@ -126,7 +127,7 @@ class Prober:
             self.close()  # a socket is bound to an interface's index: after the interface was made anew it is deaf
         elif window is self._small and self._socket is not None:
             missed = window.evaluate(self._clock.now()).missed
-            if missed and missed % RENEW_AFTER_MISSED == 0:
+            if missed >= RENEW_AFTER_MISSED and self._number % RENEW_AFTER_MISSED == 0:
                 self._socket.renew_identifier()
         return due
 

@@ -140,11 +140,11 @@ class NodeAgent:
         self._reach.watch(sorted({*self._config.lan.targets, *base.lan_peers} - {self._config.lan.address}))
         wanted = project.kernel_state(self._config, self._state, self._responder)
         try:
+            # The rules before the tunnels: a connection that came in before them would never be translated.
             await self._responder.ensure(self._kernel.netlink)
-            await self._ensure_tunnels(base)
-            actual = await self._read(wanted)
-            await self._kernel.apply(diff(actual, wanted))
             await self._kernel.nft.ensure(project.nft_table(self._config, base, self._responder))
+            await self._ensure_tunnels(base)
+            await self._kernel.apply(diff(await self._read(wanted), wanted))
             self._problems.pop("kernel", None)
         except DataplaneError as error:
             self._problem("kernel", str(error))
