@@ -97,6 +97,14 @@ class AdminServer:
             return _json({"error": str(error)})
 
 
+def history_asked(request: Mapping[str, Any], most: int = 200) -> int:
+    """How many transitions a request for a dump wants. Raises CommandRefused for anything but 0 to `most`."""
+    wanted = request.get("history", 0)
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or not 0 <= wanted <= most:
+        raise CommandRefused(f"history is a whole number of 0 to {most}")
+    return wanted
+
+
 async def ask(path: Path, request: Mapping[str, Any], timeout_s: float = 5.0) -> Any:
     """Send one request to a daemon's socket and give its answer.
 

@@ -59,19 +59,13 @@ class BootClock:
 
 def open_etcd(etcd: "Etcd", clock: Clock) -> "Store":
     """The real store. Raises CliError when a file that `etcd` names cannot be read. Call it in a running loop."""
-    from orchestrator.store.etcd import EtcdStore, Tls
+    from orchestrator.store.opening import open_store
 
     try:
-        secure = etcd.endpoints[0].startswith("https:")
-        cert = etcd.cert.read_bytes() if etcd.cert is not None else None
-        key = etcd.key.read_bytes() if etcd.key is not None else None
-        ca = etcd.ca.read_bytes() if etcd.ca is not None else b""
-        lines = etcd.password_file.read_text("utf-8").splitlines() if etcd.password_file is not None else []
+        return open_store(etcd, clock)
     except OSError as error:
         text = f"{error.filename}: cannot be read: {error.strerror}; it is named in the section etcd"
         raise CliError(Exit.BAD_INPUT, text) from error
-    tls = Tls(ca, cert, key) if secure else None
-    return EtcdStore(etcd.endpoints, clock, tls, etcd.username, lines[0] if lines else None)
 
 
 def _wall_ms() -> int:

@@ -70,11 +70,13 @@ def dump(
     """
     env = environment(ctx)
     if socket is not None:
-        found = ask_socket(socket, {"cmd": "dump", "history": history, **({"pool": pool} if pool else {})})
+        found = ask_socket(socket, {"cmd": "dump", "history": history})
     else:
         found = _from_store(env, config, pool, history)
     machines: list[dict[str, Any]] = found["machines"]
-    if pool is not None and not any(machine["name"] == pool for machine in machines):
+    if pool is not None:
+        machines = found["machines"] = [machine for machine in machines if machine["name"] == pool]
+    if pool is not None and not machines:
         raise CliError(Exit.NOT_FOUND, f"there is no pool '{pool}'; 'bgplb fsm dump' lists all")
     if output in (DumpFormat.MERMAID, DumpFormat.DOT):
         _draw(output, machines)

@@ -71,5 +71,7 @@ def _style(value: object) -> str:
 
 
 def age(age_ms: int) -> str:
-    """How old a view is: every view says it."""
+    """How old a view is: every view says it. A replica that has not read the store yet has no age, -1."""
+    if age_ms < 0:
+        return "an unknown time"
     return f"{age_ms} ms" if age_ms < 10_000 else f"{age_ms // 1000} s"

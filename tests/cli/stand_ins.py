@@ -116,12 +116,13 @@ def stage(folder: Path, *, root: bool = True) -> Stage:
         etc=folder,
     )
     found = Stage(environment, server, leader, clock, store, folder)
-    _fill(found)
+    _intent(found)
+    _agents(found)
+    _machine(found)
     return found
 
 
-def _fill(found: Stage) -> None:
-    up = GatewayWitness(session="up", probe="passing", settled=True, full_size="passing")
+def _intent(found: Stage) -> None:
     found.put(
         KEYS.spec("EdgeGateway", "edge-gateway"),
         EdgeGatewaySpec(
@@ -138,6 +139,10 @@ def _fill(found: Stage) -> None:
             name=POOL, aggregate="192.0.2.0/24", addresses=("192.0.2.0/26",), gateway_ref="edge-gateway", priority=10
         ),
     )
+
+
+def _agents(found: Stage) -> None:
+    up = GatewayWitness(session="up", probe="passing", settled=True, full_size="passing")
     for role, name in (("edge", "edge-1"), ("node", "gw-a"), ("node", "gw-b")):
         found.put(KEYS.agent(role, name), AgentRecord(name, role, "instance", "0.1.0", "key"))
         found.put(KEYS.heartbeat(role, name), b"{}")
@@ -148,6 +153,9 @@ def _fill(found: Stage) -> None:
     for name in ("gw-a", "gw-b"):
         found.put(KEYS.observed_base("node", name), NodeReport(instance="i", ready=True))
     found.put(KEYS.leader, b'{"schema":1,"name":"orch-1","instance":"i","since":"2030-03-17T17:46:40Z"}')
+
+
+def _machine(found: Stage) -> None:
     found.put(
         KEYS.machine("pool", POOL),
         PoolRecord(

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.admin import MAX_REQUEST_BYTES, AdminError, AdminServer, CommandRefused, ask
+from orchestrator.admin import MAX_REQUEST_BYTES, AdminError, AdminServer, CommandRefused, ask, history_asked
 
 
 async def dump(request: Mapping[str, Any]) -> object:
     """Answers with what it was asked."""
-    return {"schema": 1, "history": request.get("history", 0)}
+    return {"schema": 1, "history": history_asked(request)}
 
 
 async def refuse(request: Mapping[str, Any]) -> object:
@@ -68,6 +68,8 @@ async def test_a_refusal_reaches_who_asked(served: Path) -> None:
         (b"[" * 3000 + b"\n", "a request is one line of JSON"),
         (b"[]\n", "cmd is one of dump, status"),
         (b'{"cmd":["dump"]}\n', "cmd is one of dump, status"),
+        (b'{"cmd":"dump","history":201}\n', "history is a whole number of 0 to 200"),
+        (b'{"cmd":"dump","history":"x"}\n', "history is a whole number of 0 to 200"),
         (b'{"cmd":"shutdown"}\n', "cmd is one of dump, status"),
     ],
 )

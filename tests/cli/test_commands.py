@@ -1,12 +1,19 @@
 """The commands on a store with a leader: what they ask, print, and end with."""
 
+import asyncio
 import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from fsm.records import HistoryEntry, PoolSpec
+from orchestrator import view
+from orchestrator.admin import AdminServer, Command, history_asked
 from orchestrator.store.port import Unavailable
 from tests.cli.conftest import Run
 from tests.cli.stand_ins import KEYS, NOON_MS, POOL, Stage
@@ -314,3 +321,46 @@ def test_apply_with_prune_asks_the_leader_to_delete(
     assert result.exit_code == 0
     assert result.stdout == f"- EIPPool/{POOL}\ndeletes EIPPool/{POOL}\naccepted\n"
     assert [(request.verb, request.reason) for request in on_stage.leader.asked] == [("prune", "returned")]
+
+
+def test_a_replica_answers_by_its_socket_also_without_a_store(bgplb: Run, on_stage: Stage) -> None:
+    """The daemon's side runs in a thread with a loop of its own, as it does in a process of its own."""
+    path = on_stage.folder / "orch-2.sock"
+    items = dict(on_stage.server.items)
+    on_stage.store.reachable = False
+
+    async def status(request: Mapping[str, Any]) -> object:
+        return view.status(items, KEYS, {}, revision=9, age_ms=12_000)
+
+    async def dump(request: Mapping[str, Any]) -> object:
+        return view.dump(items, KEYS, revision=9, age_ms=-1, history=history_asked(request))
+
+    with serving(path, {"status": status, "dump": dump}):
+        assert "store revision 9, seen 12 s ago" in bgplb("status", "--socket", str(path)).stdout
+        shown = bgplb("fsm", "dump", POOL, "--history", "1", "--socket", str(path)).stdout
+        assert "store revision 9, seen an unknown time ago" in shown
+        assert "PeerUpdated" in shown
+        assert bgplb("fsm", "dump", "nope", "--socket", str(path)).exit_code == 4
+
+
+@contextmanager
+def serving(path: Path, commands: Mapping[str, Command]) -> Iterator[None]:
+    """Serve an admin socket from another thread."""
+    started, loop = threading.Event(), asyncio.new_event_loop()
+    server = AdminServer(path, commands)
+
+    def run() -> None:
+        loop.run_until_complete(server.start())
+        started.set()
+        loop.run_forever()
+        loop.run_until_complete(server.close())
+        loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert started.wait(10)
+        yield
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)

@@ -33,7 +33,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     """Values of a field's type."""
     if hint in PLAIN:
         return PLAIN[hint]
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return st.builds(hint, **{name: values(inner) for name, inner in get_type_hints(hint).items()})
     parts = [values(part) for part in get_args(hint) if part is not ...]
     if get_origin(hint) is tuple:
