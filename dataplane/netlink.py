@@ -1,8 +1,8 @@
 """Links, addresses, routes and rules over one rtnetlink socket that is kept open.
 
-Built on pyroute2's asyncio classes. What it would hide or get wrong is pinned down here: metrics must be given flat (a
-nested form is ignored without an error), the word ``default`` is refused for IPv4, and dumps are filtered by the kernel
-(strict checking), because a full BGP table parsed in Python would stall the event loop for seconds.
+Built on pyroute2's asyncio classes, with what they would get wrong pinned down: dumps are filtered by the kernel (strict
+checking), because a full BGP table parsed in Python would stall the event loop for seconds, and sockets in other
+namespaces are opened by us. Routes are written by :mod:`dataplane.route_writer`, for speed.
 """
 
 import asyncio
@@ -36,6 +36,7 @@ from dataplane.errors import Conflict, KernelError, KernelRefused, KernelTimeout
 from dataplane.model import ROUTE_PROTOCOL, TABLE_MAIN, Address, Family, KernelState, Link, Route, Rule
 from dataplane.namespace import entered, opened
 from dataplane.netlink_messages import address_from, link_from, route_from, rule_from
+from dataplane.route_writer import RouteWriter
 
 RCVBUF_BYTES = 1 << 26
 """With less, a burst of 10,000 changes by another process kills the socket (ENOBUFS, measured)."""
@@ -44,7 +45,6 @@ DEADLINE_S = 2.0
 
 _FAMILIES: dict[Family, int] = {"ipv4": socket.AF_INET, "ipv6": socket.AF_INET6}
 _ABSENT = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
-_RTAX_LOCK_MTU = 1 << 2
 _IFA_F_NODAD = 0x02
 _LINK_LOCAL = ip_network("fe80::/10")
 
@@ -63,6 +63,7 @@ class Netlink:
         self._deadline_s = deadline_s
         self._make_link = make_link
         self._socket: Any = None
+        self._writer = RouteWriter(namespace)
 
     async def read(self, tables: Iterable[int]) -> KernelState:
         """Links, addresses, all rules, and the routes of these tables.
@@ -116,12 +117,15 @@ class Netlink:
             await self._perform(op)
 
     async def replace_route(self, route: Route) -> None:
-        """Put the route in place in one step. Replaces whatever has the same key: only for prefixes that are ours."""
-        await self._route("replace", route)
+        """Put the route in place in one step. Replaces whatever has the same key: only for prefixes that are ours.
+
+        Nothing in it waits: when the first step of this coroutine is over, the kernel has the route.
+        """
+        self._writer.write("replace", route)
 
     async def delete_route(self, route: Route) -> None:
         """Remove the route; no error when it is gone already."""
-        await self._route("del", route)
+        self._writer.write("del", route)
 
     async def delete_link(self, name: str) -> None:
         """Remove an interface; no error when it is gone already."""
@@ -144,7 +148,8 @@ class Netlink:
         await self._set_link(link)
 
     async def close(self) -> None:
-        """Close the socket; it opens again when needed."""
+        """Close the sockets; they open again when needed."""
+        self._writer.close()
         if self._socket is not None:
             ip, self._socket = self._socket, None
             ip.close()
@@ -152,11 +157,11 @@ class Netlink:
     async def _perform(self, op: Op) -> None:
         match op:
             case AddRoute(route):
-                await self._add_route(route)
+                self._add_route(route)
             case ReplaceRoute(route):
-                await self._route("replace", route)
+                self._writer.write("replace", route)
             case DeleteRoute(route):
-                await self._route("del", route)
+                self._writer.write("del", route)
             case AddRule(rule):
                 await self._rule("add", rule)
             case DeleteRule(rule):
@@ -176,9 +181,9 @@ class Netlink:
             case _:
                 raise TypeError(f"{op} is not about links, addresses, routes or rules")
 
-    async def _add_route(self, route: Route) -> None:
+    def _add_route(self, route: Route) -> None:
         try:
-            await self._route("add", route)
+            self._writer.write("add", route)
         except KernelRefused as error:
             if error.errno != errno.EEXIST:
                 raise
@@ -188,30 +193,6 @@ class Netlink:
                     f"remove it, or choose another table",
                 )
             ) from error
-
-    async def _route(self, verb: str, route: Route) -> None:
-        async with self._call(f"{verb} {route}", absent_is_fine=verb == "del") as ip:
-            fields: dict[str, object] = {
-                "family": _FAMILIES[route.family],
-                "dst": route.prefix,
-                "table": route.table,
-                "proto": route.protocol,
-            }
-            if route.kind != "unicast":
-                fields["type"] = route.kind
-            if route.device is not None and route.kind == "unicast":
-                fields["oif"] = self._index(route.device)
-            if route.via is not None:
-                fields["gateway"] = route.via
-            if route.source is not None:
-                fields["prefsrc"] = route.source
-            if route.metric is not None:
-                fields["priority"] = route.metric
-            if route.mtu_lock is not None:
-                fields["metrics"] = {"mtu": route.mtu_lock, "lock": _RTAX_LOCK_MTU}
-            if route.family == "ipv4" and route.via is None and route.kind == "unicast":
-                fields["scope"] = 253  # link: what `ip route add PREFIX dev D` sets; the default would need a next hop
-            await ip.route(verb, **fields)
 
     async def _rule(self, verb: str, rule: Rule) -> None:
         fields: dict[str, object] = {
