@@ -13,7 +13,16 @@ from fsm.desired import EDGE, NODE, Key, pool_desired
 from fsm.evaluate import PoolView, next_event
 from fsm.events import Event
 from fsm.fence import FenceState, Refused, accept
-from fsm.invariants import Applied, EdgeSnapshot, PrefixSnapshot
+from fsm.invariants import (
+    Applied,
+    EdgeSnapshot,
+    PrefixSnapshot,
+    epochs_have_one_owner,
+    epochs_rise,
+    never_backwards,
+    one_command,
+    one_path,
+)
 from fsm.records import (
     EdgeGatewaySpec,
     EdgePool,
@@ -180,7 +189,12 @@ class ModelWorld:
         view, events = self.view(), iter([first] if first else [])
 
         def following(record: PoolRecord) -> Event | None:
-            return next(events, None) or next_event(record, view)
+            asked = next(events, None)
+            event = asked or next_event(record, view)
+            if event is not None and event is not asked:
+                ignored = core.handle(record, event, self.instant(), self.counter).ignored
+                assert not ignored, f"{event.name} in {record.state} would hide all that is less urgent: {ignored}"
+            return event
 
         step = core.settle(core.resume(before, self.instant(), self.leader), following, self.instant(), self.counter)
         self.last_step, self.counter = step, step.epoch_counter
@@ -355,7 +369,7 @@ class ModelWorld:
         return (*(e.report for e in self.edges.values()), *(g.report for g in self.gateways.values()))
 
     def snapshots(self) -> list[EdgeSnapshot]:
-        """Each edge as its kernel stands, for S1. The model has no linger."""
+        """Each edge as its kernel stands, for S1. The model has no linger. One whose kernel refuses says so itself."""
         return [
             EdgeSnapshot(
                 edge.name,
@@ -370,8 +384,16 @@ class ModelWorld:
                 },
             )
             for edge in self.edges.values()
-            if not edge.stuck and (taken := edge.fence.pools.get(POOL)) is not None
+            if not (edge.report and edge.report.error) and (taken := edge.fence.pools.get(POOL)) is not None
         ]
+
+    def violations(self) -> list[str]:
+        """What of S1 and S2 does not hold now."""
+        found = [text for edge in self.snapshots() for text in one_path(edge)]
+        found += one_command({agent: w for (_, agent), w in self.desired.items() if isinstance(w, EdgePool)})
+        found += [*epochs_have_one_owner({POOL: self.history}), *epochs_rise(POOL, self.history)]
+        found += never_backwards(self.applied)
+        return found + [text for edge in self.edges.values() for text in edge.refusals]
 
     def states(self, since: int = 0) -> list[str]:
         """States entered, in order, from that entry of the history on."""
