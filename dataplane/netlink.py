@@ -1,8 +1,8 @@
 """Links, addresses, routes and rules over one rtnetlink socket that is kept open.
 
-Built on pyroute2's asyncio classes, with what they would get wrong pinned down: dumps are filtered by the kernel (strict
-checking), because a full BGP table parsed in Python would stall the event loop for seconds, and sockets in other
-namespaces are opened by us. Routes are written by :mod:`dataplane.route_writer`, for speed.
+Built on pyroute2's asyncio classes, with what they would get wrong pinned down: dumps are filtered by the kernel
+(strict checking), because a full BGP table parsed in Python would stall the event loop for seconds, and sockets in
+other namespaces are opened by us. Routes are written by :mod:`dataplane.route_writer`, for speed.
 """
 
 import asyncio
