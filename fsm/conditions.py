@@ -32,6 +32,9 @@ def conditions(record: PoolRecord, view: PoolView) -> tuple[Condition, ...]:
         found.append(Condition("PartialPath", "DownAtSomeEdges", f"{owner.name} is unfit at some edges, not at all"))
     if wants_hold(record, view) and record.state not in (PoolState.HELD, PoolState.TERMINATING):
         found.append(Condition("HoldPending", "MoveUnderWay", "the hold applies at the end of the move"))
+    if view.intent_missing:
+        text = "kept; put its manifest back, or delete it with 'bgplb manifests apply DIR --prune'"
+        found.append(Condition("IntentMissing", "NotInFolder", text))
     if damped(record, view.now_s):
         found.append(Condition("Damped", "TooManyMoves", f"{len(record.moves_s)} moves within a minute"))
     errors = [f"{name}: {r.error}" for name, r in view.edge_reports.items() if r.error]

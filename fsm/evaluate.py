@@ -31,6 +31,8 @@ class PoolView:
     ready_since_s: Mapping[str, float] = field(default_factory=dict)
     control_trouble: bool = False
     """Most agents look stale at once, or the leader's own writes fail: then a stale heartbeat says nothing."""
+    intent_missing: bool = False
+    """It was accepted once, and the intent that the leader reads now lacks it."""
 
 
 def next_event(record: PoolRecord, view: PoolView) -> Event | None:

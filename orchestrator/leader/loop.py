@@ -26,6 +26,7 @@ from orchestrator.leader.requests import PRUNE, decide, refuse
 from orchestrator.leader.writes import Answer, Batch, DropRequest, Write
 from orchestrator.store.keys import Keys
 from orchestrator.store.port import Change, Guard
+from orchestrator.store.records import POOL_KIND
 
 TICK_S = 0.1
 """How often ages and deadlines are looked at when nothing else happens, in seconds."""
@@ -176,6 +177,7 @@ class LeaderLoop:
         stale, registered = self._known.stale_share(now)
         trouble = self._write_failed or (stale >= 2 and stale * 2 > registered)
         groups = self._known.groups()
+        missing = {name for kind, name in self.intent.missing(self._known) if kind == POOL_KIND}
         views: dict[str, PoolView] = {}
         for name, spec in self._known.pool_specs().items():
             group = groups.get(spec.gateway_ref)
@@ -193,6 +195,7 @@ class LeaderLoop:
                 node_reports={g: r for g in group.gateways if (r := reports.get(("node", g, name)))},  # type: ignore[misc]
                 ready_since_s=self._ready_since_s,
                 control_trouble=trouble,
+                intent_missing=name in missing,
             )
         return views
 
