@@ -188,9 +188,8 @@ def _moving(record: PoolRecord, view: PoolView) -> Event | None:
     if record.state == S.FAILURE_DETECTED:
         reports = _confirmed(view, lambda r: r.epoch == record.epoch and r.withdrawn)
         if reports is not None:
-            return Event(
-                E.OLD_PATH_REMOVED, "confirmed", record.target, phases_ms=_phases(reports, "detect", "order", "withdraw")
-            )
+            phases = _phases(reports, "detect", "order", "withdraw")
+            return Event(E.OLD_PATH_REMOVED, "confirmed", record.target, phases_ms=phases)
     else:
         reports = _confirmed(view, lambda r: r.epoch == record.epoch and r.installed and r.owner == record.target)
         if reports is not None:
