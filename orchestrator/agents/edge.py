@@ -130,6 +130,7 @@ class EdgeAgent:
                 group.create_task(self._obey_all(), name="commands")
                 group.create_task(self._reconcile_all(), name="reconcile")
                 group.create_task(self._sessions.run(), name="sessions")
+                group.create_task(self._events.until_broken(), name="signals")
                 if self.link is not None:
                     group.create_task(self.link.run(), name="link")
         finally:
