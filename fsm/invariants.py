@@ -80,7 +80,7 @@ def one_command(commands: Mapping[str, EdgePool]) -> list[str]:
 # ---- S2: epochs --------------------------------------------------------------------------------------------------
 
 TARGET_STATES = (PoolState.FAILURE_DETECTED, PoolState.WITHDRAWN, PoolState.DRAINING)
-"""States in which the newest epoch stands for the target; in all others it stands for the owner."""
+"""States in which the newest epoch stands for the target."""
 
 
 def epochs_have_one_owner(histories: Mapping[str, Sequence[HistoryEntry]]) -> list[str]:
@@ -88,7 +88,7 @@ def epochs_have_one_owner(histories: Mapping[str, Sequence[HistoryEntry]]) -> li
     holders: dict[int, dict[tuple[str, str], None]] = {}
     for machine, entries in histories.items():
         for entry in entries:
-            gateway = entry.target if entry.to_state in TARGET_STATES else entry.owner
+            gateway = _holder(entry)
             if gateway is not None and entry.epoch:
                 holders.setdefault(entry.epoch, {})[machine, gateway] = None
     return [
@@ -113,6 +113,9 @@ def epochs_rise(machine: str, entries: Sequence[HistoryEntry]) -> list[str]:
 
 
 def _holder(entry: HistoryEntry) -> str | None:
+    """Whom the entry's epoch stands for: nobody once the pool is being deleted."""
+    if entry.to_state == PoolState.TERMINATING:
+        return None
     return entry.target if entry.to_state in TARGET_STATES else entry.owner
 
 
