@@ -172,9 +172,20 @@ def history_entry(entry: HistoryEntry, revision: int) -> Json:
     }
 
 
-def status(items: Mapping[str, KeyValue], keys: Keys, alive: Beats, *, revision: int, age_ms: int) -> Json:
-    """Pools, gateways and edges in short, as an operator wants them first."""
-    reader = Reader(items, keys)
+def status(
+    items: Mapping[str, KeyValue],
+    keys: Keys,
+    alive: Beats,
+    *,
+    revision: int,
+    age_ms: int,
+    problems: Iterable[str] = (),
+) -> Json:
+    """Pools, gateways and edges in short, as an operator wants them first.
+
+    `problems` are those that the store does not know, such as manifests that the leader refuses.
+    """
+    reader = Reader(items, keys, list(problems))
     groups = reader.specs(EDGE_GATEWAY_KIND, EdgeGatewaySpec)
     specs = reader.specs(POOL_KIND, PoolSpec)
     records = reader.all(f"{keys.machines_prefix}pool/", PoolRecord)

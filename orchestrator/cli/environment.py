@@ -3,6 +3,7 @@
 import asyncio
 import enum
 import os
+import pwd
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -73,10 +74,12 @@ def _wall_ms() -> int:
 
 
 def _user() -> str:
-    for name in ("SUDO_USER", "LOGNAME", "USER"):
-        if os.environ.get(name):
-            return os.environ[name]
-    return f"uid {os.getuid()}"
+    if os.environ.get("SUDO_USER"):
+        return os.environ["SUDO_USER"]
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from orchestrator.config.yaml_text import MAX_BYTES
 
 QUIET_MS = 200
 """How long a folder must not have changed before it is read: an editor writes a file in several steps."""
+MAX_TRIES = 50
+"""Quiet times to wait for, 10 s in all, before a folder that never rests is reported."""
 POLL_MS = 250
 READ_TIMEOUT_S = 10.0
 SUFFIXES = (".yaml", ".yml")
@@ -94,7 +96,8 @@ class IntentFolder:
 
     async def _settled(self) -> tuple[Intent, Fingerprint | str]:
         """Read once nothing has changed for QUIET_MS, before and during the reading."""
-        while True:
+        mark: Fingerprint | str = ()
+        for _ in range(MAX_TRIES):
             mark = await self._look()
             if isinstance(mark, str):
                 return Intent(problems=(Problem(str(self.folder), "", "", "", mark),)), mark
@@ -104,6 +107,8 @@ class IntentFolder:
             intent = await self._off_loop_read()
             if await self._look() == mark:
                 return intent, mark
+        text = f"keeps changing: was never quiet for {QUIET_MS} ms; the last good state stays in force until it is"
+        return Intent(problems=(Problem(str(self.folder), "", "", "", text),)), mark
 
     async def _look(self) -> Fingerprint | str:
         """The fingerprint, or why there is none."""

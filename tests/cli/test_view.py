@@ -106,6 +106,12 @@ def test_a_pool_that_no_leader_has_taken_up_is_named(on_stage: Stage) -> None:
     assert found["problems"] == [f"accepted and not yet taken up by a leader: pool {POOL}"]
 
 
+def test_what_only_the_leader_knows_is_told_with_the_rest(on_stage: Stage) -> None:
+    on_stage.server.items.pop(KEYS.machine("pool", POOL))
+    found = view.status(items(on_stage), KEYS, ALIVE, revision=1, age_ms=0, problems=["a.yaml: bad"])
+    assert found["problems"] == ["a.yaml: bad", f"accepted and not yet taken up by a leader: pool {POOL}"]
+
+
 def test_nobody_leads(on_stage: Stage) -> None:
     on_stage.server.items.pop(KEYS.leader)
     assert status(on_stage)["leader"] is None

@@ -109,6 +109,17 @@ async def test_a_folder_is_read_only_after_it_was_quiet(folder: Path) -> None:
     assert clock.slept == [QUIET_MS / 1000] * 4
 
 
+async def test_a_folder_that_never_rests_is_reported_and_read_once_it_does(folder: Path) -> None:
+    clock = SteppedClock()
+    clock.meanwhile, clock.texts = [folder / "gateway.yaml"], [f"# {number}" * number for number in range(1, 52)]
+    async with aclosing(IntentFolder(folder, clock).changes()) as stream:
+        intent = await following(stream)
+        assert "keeps changing: was never quiet for 200 ms" in str(intent.problems[0])
+        (folder / "gateway.yaml").write_text(EDGE_GATEWAY)
+        clock.texts.clear()
+        assert (await following(stream)).ok
+
+
 async def test_changes_come_one_by_one_and_only_when_something_changed(folder: Path) -> None:
     clock = SteppedClock()
     async with aclosing(IntentFolder(folder, clock).changes()) as stream:
