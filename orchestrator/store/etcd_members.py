@@ -26,7 +26,7 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.ping_timeout_ms", 1_500),
     ("grpc.http2.bdp_probe", 0),  # these are pings as well
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 600),  # how long one connection may take to stand, TLS included
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_retries", 0),  # only we know which calls may be repeated
     ("grpc.use_local_subchannel_pool", 1),
@@ -37,7 +37,7 @@ _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.1
 
 _TOKEN_TEXTS = ("invalid auth token", "revision of auth store is old", "user name is empty")
-_NOT_APPLIED_TEXTS = ("etcdserver: no leader", "etcdserver: too many requests", "failed to connect")
+_NOT_APPLIED_TEXTS = ("etcdserver: no leader", "etcdserver: too many requests")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,87 +1,16 @@
 """The election: quick when the leader is dead, and never when it is not."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
-from fsm.ports import Clock
-from orchestrator.store.election import BadLeaderRecord, Election
-from orchestrator.store.etcd import EtcdStore
-from orchestrator.store.heartbeat import Heartbeat
-from orchestrator.store.keys import Keys
-from orchestrator.store.lease import Session
-from orchestrator.store.port import Guard, Op, Put, Store, TxnResult, Unavailable
-from tests.contract.store.clocks import BootClock, VirtualClock
-from tests.contract.store.cluster import EtcdCluster
+from orchestrator.store.election import BadLeaderRecord
+from orchestrator.store.port import Guard, Op, Put, TxnResult, Unavailable
+from tests.contract.store.clocks import VirtualClock
 from tests.contract.store.fake import FakeEtcd, FakeStore
-
-KEYS = Keys()
-
-
-class Replica:
-    """One orchestrator as far as the election sees it."""
-
-    def __init__(
-        self, store: Store, clock: Clock, name: str, keys: Keys = KEYS, ttl_ms: int = 3000, instance: str | None = None
-    ) -> None:
-        self.store = store
-        self.clock = clock
-        self.name = name
-        self.seen: list[int] = []
-        self._progress = 0
-        self.session = Session(store, clock, ttl_ms, ttl_ms // 3, self.progress)
-        beat_key = keys.heartbeat("orchestrator", name)
-        self.heartbeat = Heartbeat(store, beat_key, clock, 250, self.session, self.progress)
-        self.election = Election(
-            store,
-            keys,
-            clock,
-            name,
-            instance or f"instance-{name}",
-            self.session,
-            self.heartbeat,
-            stamp=lambda: "2030-01-01T00:00:00Z",
-            on_change=self.seen.append,
-        )
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def progress(self) -> int:
-        """A loop that always works."""
-        self._progress += 1
-        return self._progress
-
-    async def start(self) -> None:
-        """Open the session and run everything."""
-        await self.session.open()
-        self._tasks = [
-            asyncio.create_task(part.run(), name=f"{self.name}")
-            for part in (self.session, self.heartbeat, self.election)
-        ]
-
-    async def kill(self) -> None:
-        """End all tasks and tell nobody."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def check(self) -> None:
-        """Raise what ended a task, if one ended."""
-        for task in self._tasks:
-            if task.done():
-                task.result()
-
-    @property
-    def running(self) -> bool:
-        """Whether all tasks still run."""
-        return bool(self._tasks) and not any(task.done() for task in self._tasks)
-
-    @property
-    def leads(self) -> bool:
-        """Whether it believes that it leads."""
-        return self.election.leads(self.clock.now())
+from tests.contract.store.replica import KEYS, Replica
 
 
 class Scene:
@@ -394,75 +323,3 @@ async def test_a_leader_key_that_nobody_understands_stops_the_election() -> None
     with pytest.raises(BadLeaderRecord, match="etcdctl"):
         await asyncio.wait_for(task, 1)
     await scene.server.close()
-
-
-# ---- on real etcd
-
-
-async def until(condition: Callable[[], bool], limit_s: float) -> float:
-    """Seconds until the condition holds; TimeoutError after the limit."""
-    clock = BootClock()
-    start = clock.now()
-    async with asyncio.timeout(limit_s):
-        while not condition():
-            await asyncio.sleep(0.005)
-    return clock.now() - start
-
-
-@asynccontextmanager
-async def real_replicas(cluster: EtcdCluster, prefix: str, ttl_ms: int) -> AsyncIterator[list[Replica]]:
-    async with AsyncExitStack() as stack:
-        replicas = []
-        for name in ("a", "b", "c"):
-            store = EtcdStore(cluster.endpoints, BootClock())
-            stack.push_async_callback(store.close)
-            replica = Replica(store, BootClock(), name, Keys(prefix), ttl_ms)
-            stack.push_async_callback(replica.kill)
-            await replica.start()
-            replicas.append(replica)
-        await until(lambda: sum(replica.leads for replica in replicas) == 1, 20)
-        await asyncio.sleep(1)
-        yield replicas
-
-
-def part(replicas: list[Replica]) -> tuple[Replica, list[Replica]]:
-    """Leader and followers."""
-    (leader,) = (replica for replica in replicas if replica.leads)
-    return leader, [replica for replica in replicas if replica is not leader]
-
-
-async def test_takeover_on_real_etcd_does_not_wait_for_the_lease(one_member: EtcdCluster, prefix: str) -> None:
-    async with real_replicas(one_member, prefix, ttl_ms=30_000) as replicas:
-        leader, followers = part(replicas)
-        lease_id = leader.session.lease_id
-        await leader.kill()
-        took_s = await until(lambda: any(follower.leads for follower in followers), 25)
-        print(f"takeover after a kill: {took_s * 1000:.0f} ms, lease {leader.session.granted_ttl_s} s")
-        await until(lambda: sum(follower.election.takeovers for follower in followers) == 1, 5)
-        new, _ = part(followers)
-        kv = await new.store.get(Keys(prefix).leader)
-        assert kv is not None
-        assert kv.lease == new.session.lease_id != lease_id
-        assert kv.create_revision == new.election.leader_create_revision
-
-
-async def test_resignation_on_real_etcd(one_member: EtcdCluster, prefix: str) -> None:
-    async with real_replicas(one_member, prefix, ttl_ms=30_000) as replicas:
-        leader, followers = part(replicas)
-        await leader.election.resign()
-        took_s = await until(lambda: any(follower.leads for follower in followers), 25)
-        print(f"handover after a resignation: {took_s * 1000:.0f} ms")
-        assert sum(follower.election.takeovers for follower in followers) == 0
-
-
-async def test_the_leader_survives_the_loss_of_an_etcd_member(breakable: EtcdCluster, prefix: str) -> None:
-    async with real_replicas(breakable, prefix, ttl_ms=10_000) as replicas:
-        breakable.kill(breakable.leader())
-        await asyncio.sleep(3)
-        await until(lambda: sum(replica.leads for replica in replicas) == 1, 20)
-        leader, _ = part(replicas)
-        print(f"takeovers when etcd lost its leader: {sum(replica.election.takeovers for replica in replicas)}")
-        guarded = await leader.store.txn([leader.election.guard()], [Put(prefix + "written", b"")])
-        assert guarded.succeeded
-        for replica in replicas:
-            replica.check()
