@@ -1,17 +1,21 @@
 """Random worlds: whatever breaks in whatever order, S1 and S2 hold; once faults stop, every pool comes to rest (L1)."""
 
+from dataclasses import replace
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fsm.desired import edge_pool
+from fsm.evaluate import candidates
+from fsm.events import Event, PoolEvent
 from fsm.pool import DEADLINES_MS
 from fsm.records import PoolRecord
 from fsm.types import PoolState
 from orchestrator.store.records import decode, encode
 from tests.fsm.world import SETTLE_S, ModelWorld
 
-S = PoolState
+S, E = PoolState, PoolEvent
 GATEWAYS = ("gw-a", "gw-b", "gw-c")
 gateways = st.sampled_from(GATEWAYS)
 edges = st.sampled_from(("edge-1", "edge-2"))
@@ -23,7 +27,8 @@ class RandomWorld(RuleBasedStateMachine):
     """Faults, orders, and turns of leader and agents, one at a time."""
 
     world: ModelWorld
-    numbers: set[int]
+    read: int
+    newest: int
 
     @initialize(count=st.integers(1, 2), at_once=st.booleans())
     def begin(self, count: int, at_once: bool) -> None:
@@ -31,7 +36,7 @@ class RandomWorld(RuleBasedStateMachine):
         for edge in self.world.edges.values():
             edge.at_once = at_once
         self.world.run(1)
-        self.numbers = {self.world.machine.epoch}
+        self.read, self.newest = 0, 0
 
     # ---- faults ----------------------------------------------------------------------------------------------------
 
@@ -104,6 +109,26 @@ class RandomWorld(RuleBasedStateMachine):
         else:
             self.world.hold()
 
+    @rule(name=gateways)
+    def move(self, name: str) -> None:
+        record = self.world.machine
+        if record.state in (S.ACTIVE_HEALTHY, S.IDLE) and name in candidates(
+            record, self.world.view(), (record.owner,)
+        ):
+            self.world.think(Event(E.MOVE_WANTED, "move by operator", target=name))
+
+    @rule()
+    def usage(self) -> None:
+        name = E.BECAME_EMPTY if self.world.machine.announce else E.BECAME_USED
+        self.world.think(Event(name, "as seen"))
+
+    @rule(name=gateways)
+    def membership(self, name: str) -> None:
+        """A gateway leaves its group, whoever it is, or joins again; one always stays."""
+        group = self.world.group
+        left = tuple(g for g in GATEWAYS if (g in group.gateways) != (g == name))
+        self.world.group = replace(group, gateways=left or GATEWAYS)
+
     @rule()
     def leader_change(self) -> None:
         self.world.record = decode(encode(self.world.machine), PoolRecord)
@@ -113,11 +138,7 @@ class RandomWorld(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        before = self.world.machine.epoch
-        taken = {entry.epoch for entry in self.world.think().entries} - {before}
-        assert not taken & self.numbers, f"handed out twice: {taken & self.numbers}"
-        self.numbers |= taken
-        assert self.world.counter >= max(self.numbers)
+        self.world.think()
 
     @rule(name=st.sampled_from((*GATEWAYS, "edge-1", "edge-2")))
     def one_agent(self, name: str) -> None:
@@ -140,6 +161,17 @@ class RandomWorld(RuleBasedStateMachine):
 
     @invariant()
     @precondition(lambda self: hasattr(self, "world"))
+    def no_number_is_handed_out_twice(self) -> None:
+        new = self.world.history[self.read :]
+        self.read = len(self.world.history)
+        for entry in new:
+            if entry.epoch != self.newest:
+                assert entry.epoch > self.newest, f"epoch {entry.epoch} after {self.newest}"
+                self.newest = entry.epoch
+        assert self.world.counter >= self.newest
+
+    @invariant()
+    @precondition(lambda self: hasattr(self, "world"))
     def nothing_is_withdrawn_without_a_target(self) -> None:
         record = self.world.machine
         if record.state in OWNED:
@@ -154,6 +186,7 @@ class RandomWorld(RuleBasedStateMachine):
             return
         world = self.world
         world.drains.clear()
+        world.group = replace(world.group, gateways=GATEWAYS)
         if world.machine.hold_request:
             world.release()
         for edge in world.edges.values():
@@ -168,12 +201,18 @@ class RandomWorld(RuleBasedStateMachine):
             world.bird_start(name)
             world.path_heal(name)
         world.run(LIVENESS_S, step_s=0.5)
+        if not world.machine.announce:
+            world.think(Event(E.BECAME_USED, "as seen"))
+            world.run(1)
         assert world.violations() == []
         assert world.state == S.ACTIVE_HEALTHY, world.machine
         assert {edge.points_at for edge in world.edges.values()} == {world.machine.owner}
         announcing = {g.name for g in world.gateways.values() if g.announcing}
         assert announcing == {world.machine.owner}
         assert {c.type for c in world.machine.conditions} <= {"Damped"}
+        world.delete()
+        world.run(1)
+        assert world.forgotten and {edge.points_at for edge in world.edges.values()} == {None}
 
 
 RandomWorld.TestCase.settings = settings(
