@@ -255,6 +255,10 @@ class NodeAgent:
         if self.link is not None:
             self.link.reports.set(key, value)
 
+    def lacking(self) -> str:
+        """What keeps this agent from doing its work, for /readyz; empty when nothing does."""
+        return "; ".join(f"{where}: {what}" for where, what in sorted(self._problems.items()))
+
     def _problem(self, where: str, what: str) -> None:
         if self._problems.get(where) != what:
             self._log("problem", where=where, what=what)

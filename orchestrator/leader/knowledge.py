@@ -177,6 +177,16 @@ class Knowledge:
             if name == pool and isinstance(value, EdgePool | NodePool)
         }
 
+    def edge_pools(self, pool: str, edges: Iterable[str]) -> dict[str, EdgePoolReport]:
+        """What these edges report of a pool."""
+        found = {edge: self.pool_reports.get(("edge", edge, pool)) for edge in edges}
+        return {edge: report for edge, report in found.items() if isinstance(report, EdgePoolReport)}
+
+    def node_pools(self, pool: str, gateways: Iterable[str]) -> dict[str, NodePoolReport]:
+        """What these gateways report of a pool."""
+        found = {gateway: self.pool_reports.get(("node", gateway, pool)) for gateway in gateways}
+        return {gateway: report for gateway, report in found.items() if isinstance(report, NodePoolReport)}
+
     def bases(self) -> dict[tuple[str, str], AgentBase]:
         """What the agents are told apart from pools now."""
         return {(role, agent): v for (role, agent, _, _), v in self.desired.items() if isinstance(v, AgentBase)}

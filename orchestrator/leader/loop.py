@@ -8,22 +8,20 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from fsm import core
-from fsm.conditions import observe
-from fsm.desired import Key, agent_bases, pool_desired
-from fsm.effects import AppendHistory, Done, DropDesired, Effect, Failed, FailureKind, SaveMachine, SetDesired
-from fsm.evaluate import PoolView, next_event
-from fsm.events import Event
+from fsm.desired import Key, agent_bases
+from fsm.effects import AppendHistory, Done, DropDesired, Failed, FailureKind, SetDesired
+from fsm.evaluate import PoolView
 from fsm.ports import Clock
-from fsm.records import AgentBase, PoolRecord
-from fsm.types import Heartbeat, Instant
-from fsm.witness import GatewayView, view_gateway
+from fsm.records import AgentBase
 from orchestrator.leader.intent import IntentKeeper, finished, identities
 from orchestrator.leader.interpret import Interpreter, chunks
 from orchestrator.leader.knowledge import Knowledge
 from orchestrator.leader.ledger import record_commit
+from orchestrator.leader.lookout import Lookout
 from orchestrator.leader.requests import PRUNE, decide, refuse
+from orchestrator.leader.settler import Settler
 from orchestrator.leader.writes import Answer, Batch, DropRequest, Write
+from orchestrator.log import transition
 from orchestrator.store.keys import Keys
 from orchestrator.store.port import Change, Guard
 from orchestrator.store.records import POOL_KIND
@@ -57,16 +55,15 @@ class LeaderLoop:
         log: Log,
         reconcile_every_s: float = 10.0,
     ) -> None:
-        self._name, self._keys, self._clock, self._wall_ms = name, keys, clock, wall_ms
+        self._name, self._keys, self._clock = name, keys, clock
         self._known, self._interpreter = knowledge, interpreter
-        self._leads, self._guard, self._mirror_age_s = leads, guard, mirror_age_s
+        self._leads, self._guard = leads, guard
         self._log, self._reconcile_every_s = log, reconcile_every_s
         self.intent = IntentKeeper()
         self._wake = asyncio.Event()
         self._dirty: set[str] = set()
-        self._gateways: dict[str, dict[str, GatewayView]] = {}
-        self._edges_fresh: dict[str, tuple[Heartbeat, ...]] = {}
-        self._ready_since_s: dict[str, float] = {}
+        self._lookout = Lookout(knowledge, mirror_age_s)
+        self._settler = Settler(name, keys, knowledge, wall_ms)
         self._answered_s: dict[str, float] = {}
         self._leading = False
         self._changed_s = 0.0
@@ -89,6 +86,12 @@ class LeaderLoop:
         """Something outside the store changed: leadership, intent."""
         self._dirty.add("base")
         self._wake.set()
+
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with the intent that this replica reads, and what it lacks of what was accepted."""
+        lacking = self.intent.missing(self._known)
+        text = "accepted, but not in this replica's folder: " + ", ".join(f"{kind}/{name}" for kind, name in lacking)
+        return (*self.intent.problems, *((text,) if lacking else ()))
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -133,9 +136,10 @@ class LeaderLoop:
             self._log("leadership began", leader=self._name)
         now = self._clock.now()
         dirty, self._dirty = self._dirty, set()
-        moved = self._look(now)
+        lacking = self.intent.missing(self._known)
+        moved = self._lookout.look(now)
         batches = self._base_batches() if "base" in dirty else []
-        views = self._views(now)
+        views = self._lookout.views(now, self._write_failed, {name for kind, name in lacking if kind == POOL_KIND})
         requested = self._requests(views, now) if "base" in dirty else []
         asked = {batch.machine for batch in requested}
         due = {r.name for r in self._known.machines.values() if r.deadline_s is not None and r.deadline_s <= now}
@@ -144,7 +148,7 @@ class LeaderLoop:
         counter = max((b.epoch for b in requested), default=self._known.epoch_counter)
         counter = max(counter, self._known.epoch_counter)
         for name in sorted(names & set(views)):
-            batch, counter = self._settle(name, views[name], now, counter)
+            batch, counter = self._settler.settle(name, views[name], now, counter)
             if batch is not None:
                 batches.append(batch)
         ok = await self._commit([*requested, *batches], dirty | moved)
@@ -153,96 +157,7 @@ class LeaderLoop:
             self._wake.set()
         return ok
 
-    # ---- looking ---------------------------------------------------------------------------------------------------
-
-    def _look(self, now: float) -> set[str]:
-        """Judge every gateway afresh; returns the pools of groups where something differs from the last look."""
-        seen_s = now - max(0.0, self._mirror_age_s(now))
-        world = self._known.world(max(seen_s, 0.0))
-        moved: set[str] = set()
-        for group in self._known.groups().values():
-            views = {g: view_gateway(g, group, world) for g in group.gateways}
-            edges = tuple(world.edges[e.name].heartbeat for e in group.edges)
-            for view in views.values():
-                if view.ready:
-                    self._ready_since_s.setdefault(view.name, now)
-                else:
-                    self._ready_since_s.pop(view.name, None)
-            if views != self._gateways.get(group.name) or edges != self._edges_fresh.get(group.name):
-                moved |= {n for n, spec in self._known.pool_specs().items() if spec.gateway_ref == group.name}
-            self._gateways[group.name], self._edges_fresh[group.name] = views, edges
-        return moved
-
-    def _views(self, now: float) -> Mapping[str, PoolView]:
-        stale, registered = self._known.stale_share(now)
-        trouble = self._write_failed or (stale >= 2 and stale * 2 > registered)
-        groups = self._known.groups()
-        missing = {name for kind, name in self.intent.missing(self._known) if kind == POOL_KIND}
-        views: dict[str, PoolView] = {}
-        for name, spec in self._known.pool_specs().items():
-            group = groups.get(spec.gateway_ref)
-            if group is None:
-                continue
-            edges = [edge.name for edge in group.edges]
-            reports = self._known.pool_reports
-            views[name] = PoolView(
-                now_s=now,
-                spec=spec,
-                group=group,
-                gateways=self._gateways.get(group.name, {}),
-                edges={e: self._known.sight("edge", e, now) for e in edges},
-                edge_reports={e: r for e in edges if (r := reports.get(("edge", e, name)))},  # type: ignore[misc]
-                node_reports={g: r for g in group.gateways if (r := reports.get(("node", g, name)))},  # type: ignore[misc]
-                ready_since_s=self._ready_since_s,
-                control_trouble=trouble,
-                intent_missing=name in missing,
-            )
-        return views
-
     # ---- deciding --------------------------------------------------------------------------------------------------
-
-    def _settle(
-        self,
-        name: str,
-        view: PoolView,
-        now: float,
-        counter: int,
-        first: Event | None = None,
-        held: PoolRecord | None = None,
-    ) -> tuple[Batch | None, int]:
-        """Let one pool settle; `first` is an event that an operator asked for, `held` a record he changed."""
-        instant = Instant(now, self._wall_ms())
-        before = self._known.machines.get(name)
-        if before is None and (view.spec is None or view.spec.deleted):
-            return None, counter
-        record = core.resume(held or before or core.new_pool(name, instant, self._name), instant, self._name)
-        events = iter([first] if first is not None else [])
-
-        def following(current: PoolRecord) -> Event | None:
-            return next(events, None) or next_event(current, view)
-
-        step = core.settle(record, following, instant, counter)
-        after = observe(step.record, view)
-        effects: list[Effect] = [e for e in step.effects if not isinstance(e, SaveMachine)]
-        if not step.forgotten and after != before:
-            effects.append(SaveMachine("pool", name, after))
-        effects += self._desired(name, None if step.forgotten else after, view)
-        if not effects:
-            return None, counter
-        base = self._known.revisions.get(self._keys.machine("pool", name), 0) if before is not None else 0
-        return Batch(tuple(effects), name, base, after.epoch, after.seq), step.epoch_counter
-
-    def _desired(self, name: str, record: PoolRecord | None, view: PoolView) -> list[Effect]:
-        """How what the agents are told of a pool differs from what they should be told."""
-        told = self._known.pool_desired(name)
-        wanted = pool_desired(record, view.spec, view.group) if record and view.spec and view.group else {}
-        effects: list[Effect] = [
-            SetDesired(role, agent, "pool", name, value)
-            for (role, agent), value in wanted.items()
-            if told.get((role, agent)) != value
-        ]
-        effects += [DropDesired(role, agent, "pool", name) for role, agent in told if (role, agent) not in wanted]
-        return effects
 
     def _base_batches(self) -> list[Batch]:
         """Intent, identities, finished deletions, and the agents' bases."""
@@ -280,7 +195,9 @@ class LeaderLoop:
             batch: Batch | None = None
             if decision.event or decision.record:
                 view = views[request.subject]
-                batch, counter = self._settle(request.subject, view, now, counter, decision.event, decision.record)
+                batch, counter = self._settler.settle(
+                    request.subject, view, now, counter, decision.event, decision.record
+                )
                 if batch is None:
                     decision = refuse(f"pool {request.subject}: nothing to do")
             answer = Answer(replace(request, answer=decision.answer, accepted=decision.accepted))
@@ -312,19 +229,8 @@ class LeaderLoop:
             self._log("the store refuses a write", machine=batch.machine, reason=outcome.reason)
 
     def _log_transitions(self, batch: Batch, revision: int) -> None:
+        decide_ms = round((self._clock.now() - self._changed_s) * 1000, 1)
         for write in batch.writes:
             if isinstance(write, AppendHistory):
-                entry = write.entry
-                self._log(
-                    "transition",
-                    pool=write.name,
-                    state_from=entry.from_state,
-                    state_to=entry.to_state,
-                    trigger=entry.event,
-                    cause=entry.cause,
-                    owner=entry.owner,
-                    target=entry.target,
-                    epoch=entry.epoch,
-                    revision=revision,
-                    decide_ms=round((self._clock.now() - self._changed_s) * 1000, 1),
-                )
+                fields = transition(write.type, write.name, write.entry)
+                self._log("transition", **fields, revision=revision, decide_ms=decide_ms)

@@ -37,6 +37,7 @@ from orchestrator.http import HttpServer
 from orchestrator.store.heartbeat import Heartbeat
 from orchestrator.store.keys import Keys
 from orchestrator.store.lease import Session
+from orchestrator.store.opening import open_store
 from orchestrator.store.port import Store
 from orchestrator.wiring.process import (
     DONE,
@@ -44,7 +45,6 @@ from orchestrator.wiring.process import (
     BootClock,
     first_end,
     new_id,
-    open_store,
     settle_memory,
     until_signalled,
 )
@@ -189,7 +189,7 @@ async def _serve(
     config: Agent, asked: asyncio.Event, agent: EdgeAgent | NodeAgent, parts: Machine, store: Store
 ) -> None:
     """Run the agent until it is asked to stop, or can't go on."""
-    http = HttpServer(config.http.listen, CollectorRegistry(), lambda: "") if config.http.listen else None
+    http = HttpServer(config.http.listen, CollectorRegistry(), agent.lacking) if config.http.listen else None
     running = asyncio.create_task(agent.run(), name="agent")
     try:
         if http is not None:

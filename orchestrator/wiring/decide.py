@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from fsm.ports import Clock
 from fsm.records import AgentRecord
 from orchestrator import view
-from orchestrator.admin import AdminServer
+from orchestrator.admin import AdminServer, history_asked
 from orchestrator.agents.instance import Instance
 from orchestrator.agents.link import Registration
 from orchestrator.config.folder import IntentFolder
@@ -25,6 +25,7 @@ from orchestrator.store.heartbeat import Heartbeat
 from orchestrator.store.keys import Keys
 from orchestrator.store.lease import Session
 from orchestrator.store.mirror import Mirror
+from orchestrator.store.opening import open_store
 from orchestrator.store.port import Store
 from orchestrator.wiring.process import (
     DONE,
@@ -32,7 +33,6 @@ from orchestrator.wiring.process import (
     BootClock,
     first_end,
     new_id,
-    open_store,
     settle_memory,
     stamp,
     until_signalled,
@@ -113,7 +113,7 @@ class Replica:
     async def dump(self, request: Mapping[str, Any]) -> object:
         """The answer to `{"cmd": "dump", "history": N}`."""
         items = {kv.key: kv for kv in self.mirror.items()}
-        history = int(request.get("history") or 0)
+        history = history_asked(request)
         return view.dump(items, self.keys, revision=self.mirror.revision, age_ms=self._age_ms(), history=history)
 
     async def status(self, _request: Mapping[str, Any]) -> object:
@@ -121,7 +121,14 @@ class Replica:
         items = {kv.key: kv for kv in self.mirror.items()}
         now = self.clock.now() - max(0.0, min(self.mirror.age(self.clock.now()), 1e9))
         alive = {who: self.knowledge.sight(*who, now).heartbeat for who in self.knowledge.agents}
-        return view.status(items, self.keys, alive, revision=self.mirror.revision, age_ms=self._age_ms())
+        return view.status(
+            items,
+            self.keys,
+            alive,
+            revision=self.mirror.revision,
+            age_ms=self._age_ms(),
+            problems=self.loop.problems(),
+        )
 
     async def version(self, _request: Mapping[str, Any]) -> object:
         """The answer to `{"cmd": "version"}`."""

@@ -13,14 +13,11 @@ import structlog
 
 from birdctl.errors import BirdError
 from dataplane.errors import DataplaneError, KeyFileError, ProgramMissing
-from fsm.ports import Clock
 from orchestrator.admin import AdminError
 from orchestrator.agents.instance import InstanceError
 from orchestrator.agents.link import NameTaken
 from orchestrator.agents.statefile import StateFileError
-from orchestrator.config.sections import Etcd
 from orchestrator.http import HttpError
-from orchestrator.store.etcd import EtcdStore, Tls
 from orchestrator.store.port import StoreError
 
 VERSION = version("bgplb")
@@ -35,6 +32,7 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
     (ProgramMissing, PREREQUISITE),
     (AdminError, REFUSED),
     (HttpError, REFUSED),
+    (OSError, BAD_INPUT),
     (StoreError, UNREACHABLE),
     (BirdError, UNREACHABLE),
     (DataplaneError, REFUSED),
@@ -69,16 +67,6 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
-def open_store(etcd: Etcd, clock: Clock) -> EtcdStore:
-    """The real store. Raises OSError when a file that `etcd` names can't be read. Call it in a running loop."""
-    cert = etcd.cert.read_bytes() if etcd.cert is not None else None
-    key = etcd.key.read_bytes() if etcd.key is not None else None
-    ca = etcd.ca.read_bytes() if etcd.ca is not None else b""
-    lines = etcd.password_file.read_text("utf-8").splitlines() if etcd.password_file is not None else []
-    tls = Tls(ca, cert, key) if etcd.endpoints[0].startswith("https:") else None
-    return EtcdStore(etcd.endpoints, clock, tls, etcd.username, lines[0] if lines else None)
-
-
 def run(main: Coroutine[Any, Any, int]) -> int:
     """Run a daemon's coroutine; what it can't go on with becomes one log line and an exit code."""
     try:
@@ -95,9 +83,16 @@ def _ended(error: BaseException) -> int:
         leaf = leaf.exceptions[0]
     for kind, code in _CODES:
         if isinstance(leaf, kind):
-            structlog.get_logger().error("ended", error=str(leaf))
+            structlog.get_logger().error("ended", error=_sentence(leaf))
             return code
     raise error
+
+
+def _sentence(error: BaseException) -> str:
+    """One sentence; a file that the configuration names and that can't be read is told by its name."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: can't be read: {error.strerror}; it is named in the configuration"
+    return str(error)
 
 
 def until_signalled() -> asyncio.Event:

@@ -1,0 +1,64 @@
+"""One look at the world: every gateway judged, and what matters to each pool put together for the core."""
+
+from collections.abc import Callable, Collection, Mapping
+
+from fsm.evaluate import PoolView
+from fsm.types import Heartbeat
+from fsm.witness import GatewayView, view_gateway
+from orchestrator.leader.knowledge import Knowledge
+
+
+class Lookout:
+    """Remembers the last look, so that the next one can say which pools it concerns."""
+
+    def __init__(self, knowledge: Knowledge, mirror_age_s: Callable[[float], float]) -> None:
+        """`mirror_age_s` gives, for an instant, how long ago the mirror was known to be current."""
+        self._known, self._mirror_age_s = knowledge, mirror_age_s
+        self._gateways: dict[str, dict[str, GatewayView]] = {}
+        self._edges: dict[str, tuple[Heartbeat, ...]] = {}
+        self._ready_since_s: dict[str, float] = {}
+
+    def look(self, now: float) -> set[str]:
+        """Judge every gateway afresh; returns the pools of groups where something differs from the last look.
+
+        Ages count up to the instant at which the mirror was last current: a store that is silent makes nobody old.
+        """
+        world = self._known.world(max(now - max(0.0, self._mirror_age_s(now)), 0.0))
+        moved: set[str] = set()
+        for group in self._known.groups().values():
+            views = {g: view_gateway(g, group, world) for g in group.gateways}
+            edges = tuple(world.edges[e.name].heartbeat for e in group.edges)
+            for view in views.values():
+                if view.ready:
+                    self._ready_since_s.setdefault(view.name, now)
+                else:
+                    self._ready_since_s.pop(view.name, None)
+            if views != self._gateways.get(group.name) or edges != self._edges.get(group.name):
+                moved |= {n for n, spec in self._known.pool_specs().items() if spec.gateway_ref == group.name}
+            self._gateways[group.name], self._edges[group.name] = views, edges
+        return moved
+
+    def views(self, now: float, write_failed: bool, missing: Collection[str]) -> Mapping[str, PoolView]:
+        """What matters to each pool. `missing`: pools that the intent lacks."""
+        stale, registered = self._known.stale_share(now)
+        trouble = write_failed or (stale >= 2 and stale * 2 > registered)
+        groups = self._known.groups()
+        views: dict[str, PoolView] = {}
+        for name, spec in self._known.pool_specs().items():
+            group = groups.get(spec.gateway_ref)
+            if group is None:
+                continue
+            edges = [edge.name for edge in group.edges]
+            views[name] = PoolView(
+                now_s=now,
+                spec=spec,
+                group=group,
+                gateways=self._gateways.get(group.name, {}),
+                edges={e: self._known.sight("edge", e, now) for e in edges},
+                edge_reports=self._known.edge_pools(name, edges),
+                node_reports=self._known.node_pools(name, group.gateways),
+                ready_since_s=self._ready_since_s,
+                control_trouble=trouble,
+                intent_missing=name in missing,
+            )
+        return views

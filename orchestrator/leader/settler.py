@@ -1,0 +1,69 @@
+"""Letting one pool settle: the core's step, what is derived from it for the agents, and all of it as one batch."""
+
+from collections.abc import Callable
+
+from fsm import core
+from fsm.conditions import observe
+from fsm.desired import pool_desired
+from fsm.effects import DropDesired, Effect, SaveMachine, SetDesired
+from fsm.evaluate import PoolView, next_event
+from fsm.events import Event
+from fsm.records import PoolRecord
+from fsm.types import Instant
+from orchestrator.leader.knowledge import Knowledge
+from orchestrator.leader.writes import Batch
+from orchestrator.store.keys import Keys
+
+
+class Settler:
+    """Puts pools through the core as the replica `name`."""
+
+    def __init__(self, name: str, keys: Keys, knowledge: Knowledge, wall_ms: Callable[[], int]) -> None:
+        self._name, self._keys, self._known, self._wall_ms = name, keys, knowledge, wall_ms
+
+    def settle(
+        self,
+        name: str,
+        view: PoolView,
+        now: float,
+        counter: int,
+        first: Event | None = None,
+        changed: PoolRecord | None = None,
+    ) -> tuple[Batch | None, int]:
+        """The batch that a pool's settling leads to, None if nothing follows, and the epoch counter after it.
+
+        `first` is an event that an operator asked for, `changed` a record that he changed.
+        """
+        instant = Instant(now, self._wall_ms())
+        before = self._known.machines.get(name)
+        if before is None and (view.spec is None or view.spec.deleted):
+            return None, counter
+        record = changed or before or core.new_pool(name, instant, self._name)
+        record = core.resume(record, instant, self._name)
+        asked = iter([first] if first is not None else [])
+
+        def following(current: PoolRecord) -> Event | None:
+            return next(asked, None) or next_event(current, view)
+
+        step = core.settle(record, following, instant, counter)
+        after = observe(step.record, view)
+        effects: list[Effect] = [e for e in step.effects if not isinstance(e, SaveMachine)]
+        if not step.forgotten and after != before:
+            effects.append(SaveMachine("pool", name, after))
+        effects += self._desired(name, None if step.forgotten else after, view)
+        if not effects:
+            return None, counter
+        base = self._known.revisions.get(self._keys.machine("pool", name), 0) if before is not None else 0
+        return Batch(tuple(effects), name, base, after.epoch, after.seq), step.epoch_counter
+
+    def _desired(self, name: str, record: PoolRecord | None, view: PoolView) -> list[Effect]:
+        """How what the agents are told of a pool differs from what they should be told."""
+        told = self._known.pool_desired(name)
+        wanted = pool_desired(record, view.spec, view.group) if record and view.spec and view.group else {}
+        effects: list[Effect] = [
+            SetDesired(role, agent, "pool", name, value)
+            for (role, agent), value in wanted.items()
+            if told.get((role, agent)) != value
+        ]
+        effects += [DropDesired(role, agent, "pool", name) for role, agent in told if (role, agent) not in wanted]
+        return effects
