@@ -309,6 +309,7 @@ def failover(
     lab_id: Annotated[
         str | None, typer.Option("--id", help="Name of the lab; a random one unless given.", show_default=False)
     ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the lab standing, to look at.")] = False,
 ) -> None:
     """Power cuts of the active gateway, one after the other: outage against floor, return, drain back.
 
@@ -320,6 +321,6 @@ def failover(
     """
     check_writable(json_file)
     with telling_errors():
-        document = scenario.bench_failover(world.World(lab_id or world.new_lab_id(), say), runs)
+        document = scenario.bench_failover(world.World(lab_id or world.new_lab_id(), say), runs, keep)
         write(json_file, json.dumps(document, indent=2) + "\n")
         out.print(report.bench_table(document))

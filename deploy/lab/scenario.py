@@ -44,6 +44,10 @@ def standing(world: World, keep: bool = False) -> Iterator[None]:
         try:
             world.up()
             yield
+        except LabError:
+            if not keep:
+                world.say("something did not happen as it should; with --keep the lab is left standing to look at")
+            raise
         finally:
             # A second Ctrl-C, of an impatient hand, must not leave half a lab.
             for number in before:
@@ -293,14 +297,14 @@ def scene_of(cut: PowerCut) -> picture.Scene:
     )
 
 
-def bench_failover(world: World, runs: int) -> dict[str, Any]:
+def bench_failover(world: World, runs: int, keep: bool = False) -> dict[str, Any]:
     """`runs` power cuts of the same gateway in one lab, each with its return and the drain back.
 
     No run is left out: one in which something did not happen in its time, or that has no floor, ends the bench with
     LabError.
     """
     cuts: list[report.Cut] = []
-    with standing(world):
+    with standing(world, keep):
         settled_at_owner(world, "the bench cuts the power of this gateway")
         watch = RouteWatch(world, EDGE)
         for number in range(1, runs + 1):

@@ -46,12 +46,21 @@ class Port:
 
 @dataclass(frozen=True)
 class Service:
-    """A program that the machine's first process keeps running; None as restart delay: it runs once."""
+    """A program that the machine's first process keeps running; None as restart delay: it runs once.
+
+    `nice` is the scheduling weight that its unit would ask for (-20 first, 19 last), passed on to what it starts.
+    """
 
     name: str
     argv: tuple[str, ...]
     restart_after_s: float | None = 1.0
     daemon_of_ours: bool = False
+    nice: int = 0
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The argument list with its nice value; `nice` replaces itself by the program, so the process is the same."""
+        return self.argv if self.nice == 0 else ("nice", "-n", str(self.nice), *self.argv)
 
 
 @dataclass(frozen=True)
@@ -89,9 +98,16 @@ QUIET = {
 ROUTER = QUIET | {"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1"}
 
 OPERATOR_BIRD = Service("operator-bird", ("bird", "-f", "-c", "/etc/bird/bird.conf", "-s", OPERATOR_BIRD_SOCKET))
+FIRST = -15
+"""Nice value of what must not wait for a processor when a gateway dies: our BIRD, the agents and their tunnels."""
 OUR_BIRD = Service(
-    "bird", ("bird", "-f", "-c", f"{OUR_BIRD_FOLDER}/bird.conf", "-s", OUR_BIRD_SOCKET), daemon_of_ours=True
+    "bird", ("bird", "-f", "-c", f"{OUR_BIRD_FOLDER}/bird.conf", "-s", OUR_BIRD_SOCKET), daemon_of_ours=True, nice=FIRST
 )
+
+
+def agent(name: str, programs: Programs) -> Service:
+    """An agent of ours."""
+    return Service(name, (programs.bgplb, name), daemon_of_ours=True, nice=FIRST)
 
 
 def masquerade(device: str) -> str:
@@ -137,7 +153,7 @@ def gateway(letter: str, host: int, network: int, management_address: str, progr
         ),
         (f"default via 10.0.{network}.1", "10.244.1.0/24 via 10.10.0.13"),
         ROUTER,
-        (OUR_BIRD, Service("node-agent", (programs.bgplb, "node-agent"), daemon_of_ours=True)),
+        (OUR_BIRD, agent("node-agent", programs)),
         SERVICE_NFT,
     )
 
@@ -189,7 +205,7 @@ def edge(programs: Programs) -> Machine:
         ),
         (),
         ROUTER,
-        (OPERATOR_BIRD, OUR_BIRD, Service("edge-agent", (programs.bgplb, "edge-agent"), daemon_of_ours=True)),
+        (OPERATOR_BIRD, OUR_BIRD, agent("edge-agent", programs)),
     )
 
 

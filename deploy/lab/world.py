@@ -241,7 +241,7 @@ class World:
             "run_folders": ["/run/bird", "/run/lock", "/run/lab"],
             "sysctls": machine.sysctls,
             "services": [
-                {"name": service.name, "argv": service.argv, "restart_after_s": service.restart_after_s}
+                {"name": service.name, "argv": service.command, "restart_after_s": service.restart_after_s}
                 for service in machine.services
             ],
         }
