@@ -6,7 +6,7 @@ BIN := .venv/bin
 BUILD := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench lock clean
+.PHONY: help setup demo test lint docs bench lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -28,6 +28,9 @@ lint: setup ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: setup ## write what is generated in docs/ anew: commands, manifests, configuration, the pool's table and drawings
+	@for script in docs/generate_*.py; do echo "docs: $$script"; $(BIN)/python "$$script" || exit 1; done
 
 bench: setup ## 30 failovers measured against what BIRD and BFD alone need (root)
 	@mkdir -p $(BUILD)
