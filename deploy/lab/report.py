@@ -103,6 +103,7 @@ class Cut:
     return_lost: int
     return_transitions: int
     drain_lost: int
+    phases_ms: Mapping[str, float]
 
 
 def bench_json(cuts: Sequence[Cut]) -> dict[str, Any]:
@@ -125,6 +126,7 @@ def bench_json(cuts: Sequence[Cut]) -> dict[str, Any]:
         "return_lost": [cut.return_lost for cut in cuts],
         "return_transitions": [cut.return_transitions for cut in cuts],
         "drain_lost": [cut.drain_lost for cut in cuts],
+        "phases_ms": [dict(cut.phases_ms) for cut in cuts],
     }
 
 
@@ -147,4 +149,7 @@ def bench_table(document: Mapping[str, Any]) -> Table:
     for name, key in named.items():
         values = document[key]
         table.add_row(name, f"{median(values):.3g}", f"{max(values):.4g}")
+    for phase in sorted({name for phases in document["phases_ms"] for name in phases}):
+        values = [phases[phase] for phases in document["phases_ms"] if phase in phases]
+        table.add_row(f"phase: {phase} (ms)", f"{median(values):.3g}", f"{max(values):.4g}")
     return table

@@ -336,4 +336,5 @@ def cut_of(cut: PowerCut, floor_ms: float, drain: Drain) -> report.Cut:
         return_lost=cut.recovery.lost,
         return_transitions=len(observe.states_since(cut.returned, observe.last_seq(cut.after))),
         drain_lost=drain.counts.lost,
+        phases_ms=phases_of(cut),
     )

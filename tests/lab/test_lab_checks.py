@@ -134,7 +134,7 @@ def test_people_see_the_figures_and_which_check_failed() -> None:
 
 
 def cut(floor_ms: float, outage_ms: float) -> report.Cut:
-    return report.Cut(floor_ms, outage_ms, int(outage_ms), 0, 1.0, 4.0, 0, 0, 0)
+    return report.Cut(floor_ms, outage_ms, int(outage_ms), 0, 1.0, 4.0, 0, 0, 0, {"detect": floor_ms})
 
 
 def test_the_bench_takes_the_median_of_the_ratios_and_the_nearest_rank() -> None:
@@ -142,7 +142,8 @@ def test_the_bench_takes_the_median_of_the_ratios_and_the_nearest_rank() -> None
     assert document["ratio"] == [1.1, 1.02, 1.3]
     assert (document["ratio_median"], document["ratio_p99"], document["ratio_worst"]) == (1.1, 1.3, 1.3)
     assert (document["floor_ms"], document["outage_ms"]) == ([100.0, 200.0, 100.0], [110.0, 204.0, 130.0])
-    assert "outage / floor" in printed(report.bench_table(document))
+    table = printed(report.bench_table(document))
+    assert "outage / floor" in table and "phase: detect (ms)" in table
     with pytest.raises(ValueError):
         report.bench_json([])
 
