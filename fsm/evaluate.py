@@ -231,7 +231,7 @@ def _stranded(record: PoolRecord, view: PoolView) -> Event | None:
 
 
 def _draining(record: PoolRecord, view: PoolView) -> Event | None:
-    target, other = view.gateways.get(record.target or ""), _best(record, view, record.target, record.owner)
+    target, other = view.gateways.get(record.target or ""), _best(record, view, record.target)
     lost = target is None or target.judgement in BAD
     if record.switched:
         reports = _confirmed(view, lambda r: r.epoch == record.epoch and r.installed and r.owner == record.target)

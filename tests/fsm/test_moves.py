@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fsm.evaluate import next_event
+from fsm.events import Event, PoolEvent
 from fsm.records import NodePool
 from fsm.types import PoolState
 from tests.fsm.world import ModelWorld, settled
@@ -195,6 +196,27 @@ def test_owner_dies_while_it_is_drained() -> None:
     assert world.states(mark) == UNPLANNED and world.machine.owner == "gw-b"
 
 
+def test_target_dies_after_the_switch_and_the_owner_takes_it_back() -> None:
+    world = settled()
+    world.think(Event(PoolEvent.MOVE_WANTED, "move by operator", target="gw-b"))
+    world.obey("gw-b")
+    world.think()
+    assert world.machine.switched
+    mark = len(world.history)
+    world.power_cut("gw-b")
+    world.run()
+    assert world.states(mark) == UNPLANNED, "no detour through Stranded: gw-a is ready"
+    assert world.machine.owner == "gw-a" and world.machine.epoch == 3
+
+
+def test_gateway_that_shuts_down_gives_its_pools_away() -> None:
+    world = settled()
+    world.gateways["gw-a"].leaving = True
+    mark = len(world.history)
+    world.run(1)
+    assert world.states(mark) == PLANNED and world.machine.last_move["cause"] == "gateway shutting down"
+
+
 def test_bird_kill_is_a_planned_move() -> None:
     world = settled()
     mark = len(world.history)
@@ -242,6 +264,8 @@ def test_target_dies_half_way_next_candidate(state: str) -> None:
     world.run(1)
     assert world.state == S.ACTIVE_HEALTHY and world.machine.owner == "gw-c"
     assert world.edges["edge-1"].points_at == "gw-c" and world.machine.epoch == 3
+    was = "gw-a" if state in (S.FAILURE_DETECTED, S.WITHDRAWN) else "gw-b"
+    assert (world.machine.last_move["from"], world.machine.last_move["to"]) == (was, "gw-c")
 
 
 def reach(world: ModelWorld, state: str) -> None:
@@ -304,6 +328,16 @@ def test_edge_that_cannot_do_it_makes_the_leader_try_the_next() -> None:
     world.edges["edge-1"].stuck = False
     world.run(1)
     assert world.state == S.ACTIVE_HEALTHY and world.machine.owner == "gw-c"
+
+
+def test_the_only_candidate_is_tried_again() -> None:
+    world = settled()
+    world.edges["edge-1"].stuck = True
+    world.power_cut("gw-a")
+    mark = len(world.history)
+    world.run(3)
+    assert {e.to_state for e in world.history[mark:]} == {S.FAILURE_DETECTED}
+    assert world.machine.target == "gw-b" and world.machine.epoch == 5, "each try takes a number"
 
 
 # ---- advertisement -----------------------------------------------------------------------------------------------

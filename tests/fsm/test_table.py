@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fsm.core import handle
+from fsm.core import handle, settle
 from fsm.effects import AppendHistory, ForgetMachine, SaveMachine, TakeEpoch
 from fsm.events import Event, PoolEvent
 from fsm.pool import DEADLINES_MS, IGNORES, POOL, ROWS, STATES, PoolDraft
@@ -184,6 +184,26 @@ def test_effects_of_a_step() -> None:
 def test_paths_removed_forgets_the_machine() -> None:
     step = handle(record_in(S.TERMINATING), event(E.PATHS_REMOVED), NOW, COUNTER)
     assert step.forgotten and step.effects == (ForgetMachine("pool", "web"),)
+
+
+def test_settle_stops_at_an_event_that_nobody_wants() -> None:
+    record = record_in(S.ACTIVE_HEALTHY)
+    step = settle(record, lambda _: event(E.ANNOUNCED), NOW, COUNTER)
+    assert step.record is record and step.effects == ()
+
+
+def test_settle_refuses_to_go_round_for_ever() -> None:
+    with pytest.raises(AssertionError, match="events without end"):
+        settle(record_in(S.FAILURE_DETECTED), lambda _: event(E.TARGET_LOST, "gw-c"), NOW, COUNTER)
+
+
+def test_settle_saves_once_and_records_every_transition() -> None:
+    events = iter([event(E.OLD_PATH_REMOVED), event(E.NEW_PATH_INSTALLED)])
+    step = settle(record_in(S.FAILURE_DETECTED), lambda _: next(events, None), NOW, COUNTER)
+    saved, first, second = step.effects
+    assert saved == SaveMachine("pool", "web", step.record) and step.record.state == S.PEER_UPDATED
+    assert [first, second] == [AppendHistory("pool", "web", entry) for entry in step.entries]
+    assert [entry.seq for entry in step.entries] == [1, 2]
 
 
 def _ignored_pairs() -> list[tuple[str, str]]:
