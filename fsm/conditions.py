@@ -10,7 +10,13 @@ from fsm.types import Heartbeat, Judgement, PoolState
 def observe(record: PoolRecord, view: PoolView) -> PoolRecord:
     """The record with everything that is derived from observation brought up to date; equal when nothing changed."""
     standby = next(iter(candidates(record, view, (record.owner, record.target))), None)
-    return replace(record, standby=standby, edges=_edges(record, view), conditions=conditions(record, view))
+    return replace(
+        record,
+        standby=standby,
+        edges=_edges(record, view),
+        conditions=conditions(record, view),
+        addresses=record.addresses or (view.spec.addresses if view.spec else ()),
+    )
 
 
 def conditions(record: PoolRecord, view: PoolView) -> tuple[Condition, ...]:

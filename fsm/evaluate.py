@@ -42,6 +42,8 @@ def next_event(record: PoolRecord, view: PoolView) -> Event | None:
     executed = _executed_plan(record, view)
     if executed is not None:
         return executed
+    if view.spec is not None and _addresses_changed(record, view.spec):
+        return Event(E.ADDRESSES_CHANGED, "manifest changed", record.owner, addresses=view.spec.addresses)
     return _BY_STATE[PoolState(record.state)](record, view)
 
 
@@ -165,6 +167,13 @@ def _executed_plan(record: PoolRecord, view: PoolView) -> Event | None:
             phases = _phases([done[plan.epoch]], "detect")
             return Event(E.PLAN_EXECUTED, "executed by the edge", plan.target, plan.epoch, phases_ms=phases)
     return None
+
+
+def _addresses_changed(record: PoolRecord, spec: PoolSpec) -> bool:
+    """At rest, with a number that was taken for other prefixes. A record that does not know for which is no proof."""
+    if record.state not in (S.ACTIVE_HEALTHY, S.IDLE, S.STRANDED, S.HELD) or not record.epoch:
+        return False
+    return bool(record.addresses) and spec.addresses != record.addresses
 
 
 # ---- one function a state ----------------------------------------------------------------------------------------

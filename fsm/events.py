@@ -25,6 +25,7 @@ class PoolEvent(StrEnum):
     PATHS_REMOVED = "PathsRemoved"
     BECAME_EMPTY = "BecameEmpty"
     BECAME_USED = "BecameUsed"
+    ADDRESSES_CHANGED = "AddressesChanged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Event:
 
     `cause` is a short token or an operator's reason; `target` the gateway it speaks of; `epoch` only for an executed
     plan; `serves` says that packets pass through the owner although something is missing; `phases_ms` are times that
-    one host measured on its own clock.
+    one host measured on its own clock; `addresses` the prefixes that the pool has now.
     """
 
     name: PoolEvent
@@ -41,5 +42,6 @@ class Event:
     target: str | None = None
     epoch: int | None = None
     serves: bool = False
+    addresses: tuple[str, ...] = ()
     evidence: Mapping[str, str] = field(default_factory=dict)
     phases_ms: Mapping[str, float] = field(default_factory=dict)

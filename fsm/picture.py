@@ -50,7 +50,7 @@ TROUBLE, CONFIRMED, ORDERED, PAUSED = "#b3261e", "#1b7f3b", "#1a5fb4", "#5f6368"
 
 POOL_LAYOUT = Layout(
     width=1720,
-    height=980,
+    height=1010,
     places={
         S.IDLE: (240, 130),
         S.ACTIVE_HEALTHY: (240, 430),
@@ -65,7 +65,7 @@ POOL_LAYOUT = Layout(
         S.TERMINATING: (1590, 920),
     },
     anywhere=(1280, 920),
-    loops_below=frozenset({S.FAILURE_DETECTED}),
+    loops_below=frozenset({S.FAILURE_DETECTED, S.STRANDED, S.HELD}),
     bends={
         (S.HELD, S.IDLE): Bend(180, 0.45),
         (S.IDLE, S.HELD): Bend(-115, 0.22),

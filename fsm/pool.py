@@ -110,6 +110,12 @@ def adopt_plan(d: PoolDraft) -> None:
     d.change(target=d.event.target, base_epoch=d.record.epoch, epoch=d.event.epoch, switched=False, plan=())
 
 
+def renumber(d: PoolDraft) -> None:
+    """Other prefixes, same owner: one that comes from another pool may have been commanded under a higher number."""
+    d.epoch_counter += 1
+    d.change(addresses=d.event.addresses, epoch=d.epoch_counter, base_epoch=d.record.epoch, plan=())
+
+
 def switch(d: PoolDraft) -> None:
     """The target is prepared: from here on the edges are told to point at it."""
     d.change(switched=True)
@@ -230,6 +236,10 @@ ROWS: tuple[Row[PoolDraft], ...] = (
     Row(E.BECAME_EMPTY, (S.ACTIVE_HEALTHY,), S.IDLE, "no address in use: stop announcing", None, (silence,)),
     Row(E.BECAME_USED, (S.IDLE,), S.STANDBY_ADVERTISING, "the first address is in use", None, (announce,)),
     Row(E.BECAME_USED, (S.ACTIVE_HEALTHY,), S.STANDBY_ADVERTISING, "it had moved while empty", silent, (announce,)),
+    *(
+        Row(E.ADDRESSES_CHANGED, (state,), state, "same owner, other prefixes", None, (renumber,))
+        for state in (*RESTING, S.STRANDED, S.HELD)
+    ),
     Row(E.DELETE_REQUESTED, LIVE, S.TERMINATING, "the operator's order", None, (clear_target, forget_held)),
     Row(E.PATHS_REMOVED, (S.TERMINATING,), S.TERMINATING, "every edge has confirmed", None, (forget,)),
 )
@@ -266,6 +276,8 @@ IGNORES = (
     Ignore((E.DELETE_REQUESTED,), (S.TERMINATING,), "known"),
     Ignore((E.PATHS_REMOVED,), LIVE, "nothing was deleted"),
     Ignore((E.BECAME_EMPTY,), _others(S.ACTIVE_HEALTHY), "only a pool at rest stops announcing"),
+    Ignore((E.ADDRESSES_CHANGED,), (*MOVING, *SETTLING, S.DRAINING), "taken up once it is at rest"),
+    Ignore((E.ADDRESSES_CHANGED,), (S.PENDING, S.TERMINATING), "no edge has it, or soon none"),
     Ignore((E.BECAME_USED,), _others(S.IDLE), "it announces already, or once it is at rest"),
 )
 

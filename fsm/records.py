@@ -282,6 +282,7 @@ class PoolRecord:
 
     `owner` holds the pool (or did, until the move is effective); `target` is where it is going; `epoch` numbers the
     newest owner change, `base_epoch` the one before, in force at the edges while a planned move is being prepared.
+    `addresses` are the prefixes that the epoch was taken for.
     `deadline_s` and `moves_s` are on the clock of `leader`, `since_ms` is wall time for people.
     """
 
@@ -304,6 +305,7 @@ class PoolRecord:
     held_from: str | None = None
     hold_request: str = ""
     announce: bool = True
+    addresses: tuple[str, ...] = ()
     cause: str = ""
     evidence: Mapping[str, str] = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()

@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from fsm.events import Event, PoolEvent
+from fsm.fence import FenceState, accept
+from fsm.records import EdgePool
 from fsm.types import PoolState
 from tests.fsm.test_moves import advance, conditions, reach, silence
 from tests.fsm.world import ModelWorld, settled
@@ -222,6 +224,34 @@ def test_operators_move_names_its_target_and_reason() -> None:
     assert world.machine.owner == "gw-c"
     assert world.machine.last_move["cause"] == "move by operator: try the third"
     assert (world.machine.last_move["from"], world.machine.last_move["to"]) == ("gw-a", "gw-c")
+
+
+# ---- changed addresses -------------------------------------------------------------------------------------------
+
+
+def test_a_prefix_that_comes_from_another_pool_passes_the_fence() -> None:
+    """The other pool had it under a higher number, so that this pool's number has to rise above it."""
+    world = settled()
+    edge = world.edges["edge-1"]
+    theirs = accept(edge.fence, "mail", EdgePool(("192.0.2.64/26",), "gw-b", 9), 1)
+    assert isinstance(theirs, FenceState)
+    edge.fence, world.counter = theirs, 9
+    world.spec = replace(world.spec, addresses=("192.0.2.0/26", "192.0.2.64/26"))
+    mark = len(world.history)
+    world.run(1)
+    assert [e.event for e in world.history[mark:]] == [E.ADDRESSES_CHANGED]
+    assert world.machine.epoch == 10 and world.machine.owner == "gw-a" and world.state == S.ACTIVE_HEALTHY
+    assert edge.fence.floor["192.0.2.64/26"] == 10 and edge.refusals == []
+
+
+@pytest.mark.parametrize("name", [S.FAILURE_DETECTED, S.PEER_UPDATED, "Draining, switched"])
+def test_addresses_that_change_in_mid_move_are_numbered_at_its_end(name: str) -> None:
+    world = WORLDS[name]()
+    world.spec = replace(world.spec, addresses=("192.0.2.0/26", "192.0.2.64/26"))
+    obedient(world).run(4)
+    assert world.state == S.ACTIVE_HEALTHY and world.history[-1].event == E.ADDRESSES_CHANGED
+    assert world.machine.addresses == world.spec.addresses and world.violations() == []
+    assert world.edges["edge-1"].points_at == "gw-b"
 
 
 # ---- empty pools -------------------------------------------------------------------------------------------------

@@ -129,6 +129,11 @@ class RandomWorld(RuleBasedStateMachine):
         left = tuple(g for g in GATEWAYS if (g in group.gateways) != (g == name))
         self.world.group = replace(group, gateways=left or GATEWAYS)
 
+    @rule(count=st.integers(1, 2))
+    def addresses(self, count: int) -> None:
+        prefixes = ("192.0.2.0/26", "192.0.2.64/26")[:count]
+        self.world.spec = replace(self.world.spec, addresses=prefixes)
+
     @rule()
     def leader_change(self) -> None:
         self.world.record = decode(encode(self.world.machine), PoolRecord)
@@ -207,6 +212,7 @@ class RandomWorld(RuleBasedStateMachine):
         assert world.violations() == []
         assert world.state == S.ACTIVE_HEALTHY, world.machine
         assert {edge.points_at for edge in world.edges.values()} == {world.machine.owner}
+        assert world.machine.addresses == world.spec.addresses
         announcing = {g.name for g in world.gateways.values() if g.announcing}
         assert announcing == {world.machine.owner}
         assert {c.type for c in world.machine.conditions} <= {"Damped"}

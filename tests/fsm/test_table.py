@@ -139,6 +139,16 @@ EXPECTED: list[Expectation] = [
     (event(E.BECAME_EMPTY), (S.ACTIVE_HEALTHY,), {}, S.IDLE, {"announce": False, "owner": "gw-a"}),
     (event(E.BECAME_USED), (S.IDLE,), {"announce": False}, S.STANDBY_ADVERTISING, {"announce": True}),
     (event(E.BECAME_USED), (S.ACTIVE_HEALTHY,), {"announce": False}, S.STANDBY_ADVERTISING, {"announce": True}),
+    *(
+        (
+            Event(E.ADDRESSES_CHANGED, "a cause", addresses=("198.51.100.0/26",)),
+            (state,),
+            {},
+            state,
+            {"addresses": ("198.51.100.0/26",), "epoch": 8, "owner": "gw-a", "target": None, "plan": ()},
+        )
+        for state in (S.ACTIVE_HEALTHY, S.IDLE, S.STRANDED, S.HELD)
+    ),
     (
         event(E.DELETE_REQUESTED),
         tuple(s for s in S if s != S.TERMINATING),

@@ -2,11 +2,11 @@
 
 A file is a sequence of blocks: one or more commands, a line of four dashes, the expected output, an empty line.
 Commands: `world`, `gateway NAME FAULT`, `edge NAME FAULT`, `think`, `obey [AGENT ...]`, `run SECONDS`, `tick SECONDS`,
-`hold REASON`, `release`, `delete`, `move TARGET REASON`, `leader NAME`, `status`.
+`hold REASON`, `release`, `addresses PREFIX ...`, `delete`, `move TARGET REASON`, `leader NAME`, `status`.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fsm.desired import Key
@@ -67,6 +67,7 @@ class Conversation:
             "tick": self._tick,
             "hold": self._hold,
             "release": self._release,
+            "addresses": self._addresses,
             "delete": self._delete,
             "move": self._move,
             "leader": self._leader,
@@ -144,6 +145,10 @@ class Conversation:
 
     def _release(self, _: list[str]) -> list[str]:
         self._world.release()
+        return []
+
+    def _addresses(self, words: list[str]) -> list[str]:
+        self._world.spec = replace(self._world.spec, addresses=tuple(words))
         return []
 
     def _delete(self, _: list[str]) -> list[str]:
@@ -224,7 +229,9 @@ def _wanted(value: EdgePool | NodePool) -> str:
         return f"{'announce' if value.announce else 'be silent'}, epoch {value.epoch}"
     if value.deleted:
         return f"remove, epoch {value.epoch}"
-    return f"point at {value.owner}, epoch {value.epoch}{', gently' if value.planned else ''}"
+    return (
+        f"point at {value.owner}, epoch {value.epoch}{', gently' if value.planned else ''}, {' '.join(value.prefixes)}"
+    )
 
 
 def converse(blocks: list[Block]) -> Iterator[tuple[Block, str]]:
