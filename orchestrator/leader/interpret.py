@@ -127,8 +127,13 @@ class Interpreter:
         return _done(batches, result.revision)
 
     async def _read_back(self, batches: Sequence[Batch], ops: Sequence[Op], reason: str) -> tuple[Outcome, ...]:
-        """Whether a transaction without an answer was applied: all of it was if one of its keys is as it wrote it."""
-        witness = next((op for op in ops if isinstance(op, Put)), None)
+        """Whether a transaction without an answer was applied: all of it was if one of its keys is as it wrote it.
+
+        A machine's record says who wrote it; any other value a new leader may have written in just the same way.
+        """
+        puts = [op for op in ops if isinstance(op, Put)]
+        records = [op for op in puts if op.key.startswith(self._keys.machines_prefix)]
+        witness = next(iter([*records, *puts]), None)
         if witness is None:
             return _failed(batches, FailureKind.RETRYABLE, reason)
         try:
