@@ -114,7 +114,12 @@ class Knowledge:
         return set()
 
     def committed(self, key: str, value: object | None, revision: int) -> None:
-        """One of our own writes is in etcd: know it at once, without waiting for the watch to bring it back."""
+        """One of our own writes is in etcd: know it at once, without waiting for the watch to bring it back.
+
+        Unless the watch was faster, and has brought already what somebody wrote after it.
+        """
+        if revision < self.revisions.get(key, 0):
+            return
         self.revisions[key] = revision
         parsed = self._keys.parse(key)
         if isinstance(parsed, k.EpochCounterKey):
