@@ -88,10 +88,10 @@ class LeaderLoop:
         self._wake.set()
 
     def problems(self) -> tuple[str, ...]:
-        """What is wrong with the intent that this replica reads, and what it lacks of what was accepted."""
+        """What is wrong with the intent that this replica reads, what that lacks, and records that can't be read."""
         lacking = self.intent.missing(self._known)
         text = "accepted, but not in this replica's folder: " + ", ".join(f"{kind}/{name}" for kind, name in lacking)
-        return (*self.intent.problems, *((text,) if lacking else ()))
+        return (*self.intent.problems, *((text,) if lacking else ()), *self._known.problems.values())
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,8 @@ class Settler:
 
         `first` is an event that an operator asked for, `changed` a record that he changed.
         """
+        if self._keys.machine("pool", name) in self._known.problems:
+            return None, counter  # its record is of another version, or damaged: not ours to overwrite
         instant = Instant(now, self._wall_ms())
         before = self._known.machines.get(name)
         if before is None and (view.spec is None or view.spec.deleted):
