@@ -38,6 +38,9 @@ from orchestrator.store.records import encode
 HISTORY_KEPT = 200
 """Transition records kept of each machine."""
 
+GUARD_FAILED = "a guard did not hold"
+"""The reason of a failure that says: somebody else wrote, or leads."""
+
 
 def operations(keys: Keys, write: Write) -> list[Op]:
     """The store operations that one write consists of."""
@@ -123,7 +126,7 @@ class Interpreter:
         except StoreError as error:
             return _failed(batches, FailureKind.RETRYABLE, str(error))
         if not result.succeeded:
-            return _failed(batches, FailureKind.RETRYABLE, "a guard did not hold")
+            return _failed(batches, FailureKind.RETRYABLE, GUARD_FAILED)
         return _done(batches, result.revision)
 
     async def _read_back(self, batches: Sequence[Batch], ops: Sequence[Op], reason: str) -> tuple[Outcome, ...]:

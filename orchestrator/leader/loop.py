@@ -5,16 +5,17 @@ refuses is looked at again. Followers run the same loop with nothing to do, so t
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fsm.desired import Key, agent_bases
-from fsm.effects import AppendHistory, Done, DropDesired, Failed, FailureKind, SetDesired
+from fsm.effects import AppendHistory, DropDesired, Failed, SetDesired
 from fsm.evaluate import PoolView
 from fsm.ports import Clock
 from fsm.records import AgentBase
 from orchestrator.leader.intent import IntentKeeper, finished, identities
-from orchestrator.leader.interpret import Interpreter, chunks
+from orchestrator.leader.interpret import GUARD_FAILED, Interpreter, chunks
 from orchestrator.leader.knowledge import Knowledge
 from orchestrator.leader.ledger import record_commit
 from orchestrator.leader.lookout import Lookout
@@ -208,25 +209,45 @@ class LeaderLoop:
     # ---- committing ------------------------------------------------------------------------------------------------
 
     async def _commit(self, batches: list[Batch], dirty: set[str]) -> bool:
-        """Commit all batches, in as many transactions as they need; what failed is dirty again."""
-        for group in chunks(self._keys, batches):
-            counter_revision = self._known.revisions.get(self._keys.epoch_counter, 0)
-            outcomes = await self._interpreter.commit(group, self._guard(), counter_revision)
-            for batch, outcome in zip(group, outcomes, strict=True):
-                if isinstance(outcome, Done):
-                    self._write_failed = False
-                    record_commit(self._known, self._keys, batch, outcome.revision)
-                    self._log_transitions(batch, outcome.revision)
-                else:
-                    self._refused(batch, outcome, dirty)
-                    return False
-        return True
+        """Commit all batches, in as many transactions as they need; what failed is dirty again.
 
-    def _refused(self, batch: Batch, outcome: Failed, dirty: set[str]) -> None:
+        Where a guard does not hold, it is one pool's: the others of its transaction must not wait for it.
+        """
+        ok = True
+        groups = deque(chunks(self._keys, batches))
+        while groups:
+            group = groups.popleft()
+            failed = await self._commit_together(group)
+            if failed is None:
+                continue
+            if failed.reason == GUARD_FAILED and len(group) > 1 and self._leads():
+                groups.extendleft([batch] for batch in reversed(group))
+                continue
+            ok = False
+            self._refused(group, failed, dirty)
+            if failed.reason != GUARD_FAILED:
+                break
+        return ok
+
+    async def _commit_together(self, group: list[Batch]) -> Failed | None:
+        """One transaction; None if it is in etcd."""
+        counter_revision = self._known.revisions.get(self._keys.epoch_counter, 0)
+        outcomes = await self._interpreter.commit(group, self._guard(), counter_revision)
+        for batch, outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, Failed):
+                return outcome
+            record_commit(self._known, self._keys, batch, outcome.revision)
+            self._log_transitions(batch, outcome.revision)
+        if self._write_failed:
+            self._log("writes are done again")
+        self._write_failed = False
+        return None
+
+    def _refused(self, group: list[Batch], failed: Failed, dirty: set[str]) -> None:
+        if not self._write_failed:
+            self._log("a write was not done", machine=failed.machine, kind=failed.kind, reason=failed.reason)
         self._write_failed = True
-        self._dirty |= {"base", batch.machine, *dirty} - {""}
-        if outcome.kind is FailureKind.PERMANENT:
-            self._log("the store refuses a write", machine=batch.machine, reason=outcome.reason)
+        self._dirty |= {"base", *(batch.machine for batch in group), *dirty} - {""}
 
     def _log_transitions(self, batch: Batch, revision: int) -> None:
         decide_ms = round((self._clock.now() - self._changed_s) * 1000, 1)
