@@ -4,7 +4,7 @@ Field names are the wire format. A field may be added with a default; a new mean
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 SCHEMA = 1
 
@@ -46,9 +46,16 @@ class EdgeGatewaySpec:
     standbys: int = 1
     slots: Mapping[str, int] = field(default_factory=dict)
     """Number of each gateway, 0 to 254: it fixes port, tunnel and probe address, and is never reused while in use."""
+    leaving: tuple[str, ...] = ()
+    """Gateways among `gateways` that the manifest no longer names and that still carry something: drained, then gone."""
     deleted: bool = False
     """Its manifest is gone; it stays until no pool needs it any more."""
     schema: int = SCHEMA
+
+    def stated(self) -> "EdgeGatewaySpec":
+        """What the manifest says of it: without what was added on acceptance."""
+        named = tuple(gateway for gateway in self.gateways if gateway not in self.leaving)
+        return replace(self, gateways=named, leaving=(), slots={}, deleted=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +150,8 @@ class EdgePoolReport:
     withdrawn: bool = False
     installed: bool = False
     removed: bool = False
+    lingering: bool = False
+    """After a planned move: answers from the old gateway are still let through."""
     announced_by: tuple[str, ...] = ()
     executed_plan: int | None = None
     phases_ms: Mapping[str, float] = field(default_factory=dict)

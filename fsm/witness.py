@@ -121,7 +121,7 @@ def view_gateway(name: str, group: EdgeGatewaySpec, world: World) -> GatewayView
     lan_lost = lan_is_lost(name, group, world)
     if lan_lost and judgement in (Judgement.HEALTHY, Judgement.SUSPECT, Judgement.NONE):
         judgement = Judgement.UNFIT
-    drained, leaving = name in world.drains, bool(report and report.leaving)
+    drained, leaving = name in world.drains or name in group.leaving, bool(report and report.leaving)
     not_ready = _shortcomings(sight, report, seen, lan_lost, drained, leaving)
     return GatewayView(
         name=name,

@@ -410,6 +410,7 @@ class EdgeAgent:
             withdrawn=bool(sight and sight.withdrawn),
             installed=bool(sight and sight.installed),
             removed=bool(known.removed and sight and not sight.sends_to and not sight.accepts_from),
+            lingering=bool(sight and sight.accepts_from - {command.owner or ""}),
             announced_by=tuple(sorted(speakers - {""})) if "" not in speakers else (),
             phases_ms={k: round(v, 2) for k, v in {**self._phases(pool), **(known.extra_phases or {})}.items()},
             outage_estimate_ms=known.outage_ms,

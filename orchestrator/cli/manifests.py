@@ -1,6 +1,6 @@
 """`bgplb manifests`: check the folder that states the intent, and see it accepted."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -118,7 +118,7 @@ async def compare(store: "Store", cli: "CliConfig", intent: "Intent") -> Differe
     for kv in (await store.list(f"{keys.specs_prefix}{EDGE_GATEWAY_KIND}/")).items:
         group = decode(kv.value, EdgeGatewaySpec, kv.key)
         if not group.deleted:
-            accepted[f"{EDGE_GATEWAY_KIND}/{group.name}"] = replace(group, slots={})
+            accepted[f"{EDGE_GATEWAY_KIND}/{group.name}"] = group.stated()
     wanted: dict[str, PoolSpec | EdgeGatewaySpec] = {f"{POOL_KIND}/{pool.name}": pool for pool in intent.pools}
     wanted |= {f"{EDGE_GATEWAY_KIND}/{group.name}": group for group in intent.edge_gateways}
     return Difference(

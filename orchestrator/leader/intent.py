@@ -1,9 +1,11 @@
 """From a folder's intent to accepted specs: what is new, what changed, what may be deleted."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from fsm.desired import allocate_slots
 from fsm.records import EdgeGatewaySpec, Identity, PoolSpec
+from fsm.types import PoolState
 from orchestrator.config.intent import Intent
 from orchestrator.leader.knowledge import Knowledge
 from orchestrator.leader.writes import DropSpec, SetSpec, Write
@@ -72,8 +74,10 @@ class IntentKeeper:
         groups, pools = known.groups(), known.pool_specs()
         for group in self._intent.edge_gateways:
             before = groups.get(group.name)
-            slots = allocate_slots(before.slots if before else {}, group.gateways)
-            spec = replace(group, slots=slots)
+            leaving = _still_carrying(known, before, group.gateways) if before else ()
+            gateways = (*group.gateways, *leaving)
+            slots = allocate_slots(before.slots if before else {}, gateways)
+            spec = replace(group, gateways=gateways, leaving=leaving, slots=slots)
             if spec != before:
                 wanted.append(SetSpec(EDGE_GATEWAY_KIND, group.name, spec))
         wanted += [SetSpec(POOL_KIND, p.name, p) for p in self._intent.pools if p != pools.get(p.name)]
@@ -82,6 +86,16 @@ class IntentKeeper:
             if accepted is not None and not accepted.deleted:
                 wanted.append(SetSpec(kind, name, replace(accepted, deleted=True)))
         return tuple(wanted)
+
+
+def _still_carrying(known: Knowledge, before: EdgeGatewaySpec, named: Collection[str]) -> tuple[str, ...]:
+    """Gateways that were taken out of the manifest and can't be let go yet: the tunnel is in use, or being left."""
+    carrying: set[str | None] = set()
+    for name, record in known.machines.items():
+        lingering = any(report.lingering for report in known.edge_pools(name, (e.name for e in before.edges)).values())
+        settled = record.state == PoolState.ACTIVE_HEALTHY and not lingering
+        carrying |= {record.owner, record.target, None if settled else record.previous}
+    return tuple(gateway for gateway in before.gateways if gateway not in named and gateway in carrying)
 
 
 def finished(known: Knowledge) -> tuple[Write, ...]:
