@@ -80,3 +80,28 @@ def test_the_pages_name_commands() -> None:
 def test_a_wrong_command_is_found(code: str, wrong: str) -> None:
     faults = [fault(words) for words in calls(code)]
     assert [text for text in faults if text] == ([wrong] if wrong else [])
+
+
+SELECTION = re.compile(r"pytest ((?:tests[\w./-]* )+)-k (\"[^\"]+\"|\S+)")
+
+
+def empty_selections(code: str) -> list[str]:
+    """Alternatives of a `pytest PATHS -k EXPRESSION` that select no test."""
+    found = []
+    for match in SELECTION.finditer(code):
+        paths = [REPOSITORY / path for path in match[1].split()]
+        files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("test_*.py"))]
+        tests = [name for file in files for name in re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8"))]
+        terms = match[2].strip('"').split(" or ")
+        found += [term for term in terms if not any(term in name for name in tests)]
+    return found
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: page.name)
+def test_selections_of_tests_select_something(page: Page) -> None:
+    assert [term for code in page.commands() for term in empty_selections(code)] == []
+
+
+def test_an_empty_selection_is_found() -> None:
+    assert empty_selections("pytest tests/fsm/test_fence.py -k first_command") == []
+    assert empty_selections('pytest tests/fsm -k "first_command or no_such_thing"') == ["no_such_thing"]
