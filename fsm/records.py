@@ -47,7 +47,7 @@ class EdgeGatewaySpec:
     slots: Mapping[str, int] = field(default_factory=dict)
     """Number of each gateway, 0 to 254: it fixes port, tunnel and probe address, and is never reused while in use."""
     leaving: tuple[str, ...] = ()
-    """Gateways among `gateways` that the manifest no longer names and that still carry something: drained, then gone."""
+    """Gateways among `gateways` that the manifest dropped and that still carry something: drained, then gone."""
     deleted: bool = False
     """Its manifest is gone; it stays until no pool needs it any more."""
     schema: int = SCHEMA
