@@ -153,6 +153,10 @@ class LeaderLoop:
             if batch is not None:
                 batches.append(batch)
         ok = await self._commit([*requested, *batches], dirty | moved)
+        unfinished = {batch.machine for batch in (*requested, *batches) if batch.more}
+        if unfinished:
+            self._dirty |= unfinished
+            self._wake.set()
         if ok and batches and "base" in dirty:
             self._dirty.add("base")  # what was accepted may call for more: pools of a new spec, bases of a new agent
             self._wake.set()

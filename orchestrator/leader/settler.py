@@ -8,11 +8,14 @@ from fsm.desired import pool_desired
 from fsm.effects import DropDesired, Effect, SaveMachine, SetDesired
 from fsm.evaluate import PoolView, next_event
 from fsm.events import Event
-from fsm.records import PoolRecord
+from fsm.records import EdgePool, NodePool, PoolRecord
 from fsm.types import Instant
 from orchestrator.leader.knowledge import Knowledge
 from orchestrator.leader.writes import Batch
 from orchestrator.store.keys import Keys
+
+TOLD_AT_ONCE = 80
+"""Agents that are told of a pool in one transaction, which holds 128 operations; the others follow in the next."""
 
 
 class Settler:
@@ -52,14 +55,19 @@ class Settler:
         effects: list[Effect] = [e for e in step.effects if not isinstance(e, SaveMachine)]
         if not step.forgotten and after != before:
             effects.append(SaveMachine("pool", name, after))
-        effects += self._desired(name, None if step.forgotten else after, view)
+        told = self._desired(name, None if step.forgotten else after, view)
+        base = self._known.revisions.get(self._keys.machine("pool", name), 0) if before is not None else 0
+        if len(told) > TOLD_AT_ONCE and step.forgotten:
+            # The record goes last: without it nobody would know who is still to be told.
+            return Batch(tuple(told[:TOLD_AT_ONCE]), name, base, more=True), counter
+        effects += told[:TOLD_AT_ONCE]
         if not effects:
             return None, counter
-        base = self._known.revisions.get(self._keys.machine("pool", name), 0) if before is not None else 0
-        return Batch(tuple(effects), name, base, after.epoch, after.seq), step.epoch_counter
+        batch = Batch(tuple(effects), name, base, after.epoch, after.seq, more=len(told) > TOLD_AT_ONCE)
+        return batch, step.epoch_counter
 
     def _desired(self, name: str, record: PoolRecord | None, view: PoolView) -> list[Effect]:
-        """How what the agents are told of a pool differs from what they should be told."""
+        """How what the agents are told of a pool differs from what they should be told, most urgent first."""
         told = self._known.pool_desired(name)
         wanted = pool_desired(record, view.spec, view.group) if record and view.spec and view.group else {}
         effects: list[Effect] = [
@@ -68,4 +76,16 @@ class Settler:
             if told.get((role, agent)) != value
         ]
         effects += [DropDesired(role, agent, "pool", name) for role, agent in told if (role, agent) not in wanted]
-        return effects
+        return effects if len(effects) <= TOLD_AT_ONCE else sorted(effects, key=_urgency)
+
+
+def _urgency(effect: Effect) -> int:
+    """Edges and those who announce before those who only prepare; what is taken back last."""
+    match effect:
+        case SetDesired(value=EdgePool()):
+            return 0
+        case SetDesired(value=NodePool(announce=True)):
+            return 1
+        case SetDesired():
+            return 2
+    return 3

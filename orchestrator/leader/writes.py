@@ -45,7 +45,7 @@ class Batch:
     """Writes that belong together: all are in one transaction or none is in etcd.
 
     `machine` is the pool whose record they continue, which must still be at `base_revision` (0: absent); empty for
-    writes that continue no record.
+    writes that continue no record. `more`: what follows for that pool did not fit; look at it again.
     """
 
     writes: tuple[Write, ...]
@@ -53,3 +53,4 @@ class Batch:
     base_revision: int = 0
     epoch: int = 0
     seq: int = 0
+    more: bool = False
