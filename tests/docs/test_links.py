@@ -12,7 +12,7 @@ from tests.style.sources import report
 PICTURE = "docs/demo.svg"
 ALL = pages()
 NAMED = re.compile(
-    r"(?P<path>(?:fsm|birdctl|dataplane|orchestrator|deploy|tests|docs)/[\w./-]*[\w/])(?:::(?P<test>\w+))?"
+    r"(?P<path>(?:fsm|birdctl|dataplane|orchestrator|deploy|tests|docs)/[\w./-]*[\w/])(?![\w*])(?:::(?P<test>\w+))?"
 )
 
 
@@ -97,7 +97,7 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 def test_a_name_that_is_not_there_is_found(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_a.py").write_text("def test_one() -> None: ...\n")
-    page = Page("x.md", "`tests/test_a.py`, `pytest tests/test_a.py::test_one`, `/etc/tests/x`\n")
+    page = Page("x.md", "`tests/test_a.py`, `pytest tests/test_a.py::test_one`, `/etc/tests/x`, `tests/test_*.py`\n")
     assert missing_names(page, tmp_path) == []
     page = Page("x.md", "`tests/test_b.py` and `tests/test_a.py::test_two`\n\n    pytest fsm/gone.py\n")
     assert missing_names(page, tmp_path) == ["tests/test_b.py", "tests/test_a.py::test_two", "fsm/gone.py"]
