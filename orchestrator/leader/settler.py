@@ -80,7 +80,10 @@ class Settler:
 
 
 def _urgency(effect: Effect) -> int:
-    """Edges and those who announce before those who only prepare; what is taken back last."""
+    """Edges and those who announce before those who only prepare; what is taken back last, from the edges last of all.
+
+    An edge that is told of nothing takes its confirmation back, on which the end of a deletion rests.
+    """
     match effect:
         case SetDesired(value=EdgePool()):
             return 0
@@ -88,4 +91,6 @@ def _urgency(effect: Effect) -> int:
             return 1
         case SetDesired():
             return 2
-    return 3
+        case DropDesired(role="node"):
+            return 3
+    return 4
