@@ -224,7 +224,8 @@ async def test_a_group_of_many_gateways_is_served() -> None:
     assert world.state()[0] == "ActiveHealthy"
     assert world.machine().owner != owner
     leader.offer(group(*names))
-    await world.round(leader, ticks=8)  # until the dead one's last word has grown old
+    world.expire("node", owner or "")
+    await world.round(leader, ticks=3)
     assert [key for key in world.present() if "web" in key] == []
 
 
