@@ -181,6 +181,7 @@ class LeaderLoop:
         batches: list[Batch] = []
         taken: set[str] = set()
         counter = self._known.epoch_counter
+        self._answered_s = {id_: since for id_, since in self._answered_s.items() if id_ in self._known.requests}
         for request in sorted(self._known.requests.values(), key=lambda r: r.at_ms):
             if request.answer:
                 if now - self._answered_s.setdefault(request.id, now) > REQUEST_KEPT_S:

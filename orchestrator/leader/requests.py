@@ -36,18 +36,20 @@ def refuse(answer: str) -> Decision:
 
 def decide(request: Request, known: Knowledge, views: Mapping[str, PoolView]) -> Decision:
     """The decision on a request. Pools: drain, move, hold, release. Gateways: gateway-drain, gateway-undrain."""
-    if request.verb.startswith("gateway-"):
+    if request.verb in ("gateway-drain", "gateway-undrain"):
         return _gateway(request, known)
+    if request.verb not in ("drain", "move", "hold", "release"):
+        return refuse(f"unknown request {request.verb!r}")
     record, view = known.machines.get(request.subject), views.get(request.subject)
     if record is None or view is None:
         return refuse(f"no pool {request.subject}; there are: {', '.join(sorted(known.machines)) or 'none'}")
+    if record.state == PoolState.TERMINATING:
+        return refuse(f"pool {record.name} is being deleted")
     if request.verb in ("drain", "move"):
         return _move(request, record, view)
     if request.verb == "hold":
         return _hold(request, record)
-    if request.verb == "release":
-        return _release(record, view)
-    return refuse(f"unknown request {request.verb!r}")
+    return _release(record, view)
 
 
 def _move(request: Request, record: PoolRecord, view: PoolView) -> Decision:
