@@ -31,12 +31,12 @@ def device_name(config: EdgeAgentConfig, tunnel: Tunnel) -> str:
 
 
 def probe_source(tunnel: Tunnel) -> str:
-    """Where an edge's probes come from: an address beside the gateways' probe addresses, counted down from the top.
+    """Where an edge's probes come from: the last /24 of the tunnels' range, which no gateway's number reaches.
 
     Not the tunnel's own address: an answer to that would come back also where a gateway's marks are broken.
     """
-    first = int(IPv4Address(tunnel.probe_ipv4)) - tunnel.slot - 1
-    return str(IPv4Address(first + 254 - tunnel.edge_index))
+    first = int(IPv4Address(tunnel.edge_ipv4)) - tunnel.slot * 256 - tunnel.edge_index * 2
+    return str(IPv4Address(first + 255 * 256 + tunnel.edge_index))
 
 
 def by_gateway(base: AgentBase) -> dict[str, Tunnel]:

@@ -17,7 +17,7 @@ from orchestrator.config.problems import refuse, setting
 from orchestrator.config.sections import DNS_LABEL, NAME_RULE
 
 API_VERSION = "networking.example.net/v1alpha1"
-MAX_GATEWAYS = 256
+MAX_GATEWAYS = 255
 """Slots of an EdgeGateway: the third byte of a tunnel's address."""
 
 ASN_RULE = "1 to 4294967294, but not 23456 or 65535 (RFC 6793, RFC 7300)"
@@ -299,9 +299,6 @@ class EdgeGatewayManifestSpec(Manifest):
         probes, tunnels = ipaddress.IPv4Network(self.tunnel.probe.ipv4), ipaddress.IPv4Network(self.tunnel.ipv4)
         if probes.overlaps(tunnels):
             broken.append(("tunnel.probe.ipv4", f"a prefix that does not overlap tunnel.ipv4, {tunnels}"))
-        room = min(MAX_GATEWAYS, probes.num_addresses - 1)
-        if len(self.gateways) > room:
-            broken.append(("tunnel.probe.ipv4", f"a /23 or shorter: {probes} has room for {room} gateways only"))
         refuse(broken)
         return self
 

@@ -13,7 +13,7 @@ class OrchestratorConfig(Root):
 
     manifests: AbsolutePath | None = setting(
         None,
-        "Folder of the manifests that state the intent; only the leader reads it",
+        "Folder of the manifests that state the intent; every replica reads it, the leader acts on it",
         allowed="an absolute path",
         example="/etc/bgplb/manifests",
     )
