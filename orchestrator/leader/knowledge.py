@@ -192,6 +192,11 @@ class Knowledge:
         found = {gateway: self.pool_reports.get(("node", gateway, pool)) for gateway in gateways}
         return {gateway: report for gateway, report in found.items() if isinstance(report, NodePoolReport)}
 
+    def prefixes_told(self, but: str) -> set[str]:
+        """Prefixes that edges are told of now, for any pool but that one."""
+        told = (value for (*_, name), value in self.desired.items() if name != but and isinstance(value, EdgePool))
+        return {prefix for value in told for prefix in value.prefixes}
+
     def bases(self) -> dict[tuple[str, str], AgentBase]:
         """What the agents are told apart from pools now."""
         return {(role, agent): v for (role, agent, _, _), v in self.desired.items() if isinstance(v, AgentBase)}

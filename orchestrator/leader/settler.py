@@ -1,6 +1,8 @@
 """Letting one pool settle: the core's step, what is derived from it for the agents, and all of it as one batch."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_network
 
 from fsm import core
 from fsm.conditions import observe
@@ -9,7 +11,7 @@ from fsm.effects import DropDesired, Effect, SaveMachine, SetDesired
 from fsm.evaluate import PoolView, next_event
 from fsm.events import Event
 from fsm.records import EdgePool, NodePool, PoolRecord
-from fsm.types import Instant
+from fsm.types import Instant, PoolState
 from orchestrator.leader.knowledge import Knowledge
 from orchestrator.leader.writes import Batch
 from orchestrator.store.keys import Keys
@@ -45,6 +47,9 @@ class Settler:
             return None, counter
         record = changed or before or core.new_pool(name, instant, self._name)
         record = core.resume(record, instant, self._name)
+        if record.state == PoolState.PENDING and self._taken(name, view):
+            # An edge that hears of the new pool first would refuse to let the old one go: its number is lower.
+            view = replace(view, gateways={})
         asked = iter([first] if first is not None else [])
 
         def following(current: PoolRecord) -> Event | None:
@@ -65,6 +70,16 @@ class Settler:
             return None, counter
         batch = Batch(tuple(effects), name, base, after.epoch, after.seq, more=len(told) > TOLD_AT_ONCE)
         return batch, step.epoch_counter
+
+    def _taken(self, name: str, view: PoolView) -> bool:
+        """Whether an edge is still told of another pool, one that is being deleted, with one of these prefixes."""
+        ours = [ip_network(prefix) for prefix in view.spec.addresses] if view.spec else []
+        return any(
+            one.version == other.version and one.overlaps(other)
+            for prefix in self._known.prefixes_told(but=name)
+            for other in (ip_network(prefix),)
+            for one in ours
+        )
 
     def _desired(self, name: str, record: PoolRecord | None, view: PoolView) -> list[Effect]:
         """How what the agents are told of a pool differs from what they should be told, most urgent first."""
