@@ -40,17 +40,32 @@ class IntentKeeper:
         self._intent = intent
 
     def forget(self) -> None:
-        """Leadership ended: what this leader saw go is no longer its to delete; the next one judges for itself."""
-        self._seen.clear()
+        """Leadership begins or ends: what went before or meanwhile is not this leader's to delete."""
+        self._seen = self._present()
         self._gone.clear()
-        if self._intent is not None:
-            self.offer(self._intent)
 
-    def prune(self, known: Knowledge) -> tuple[str, ...]:
-        """An operator's order: what the folder lacks is to go. Returns the names."""
-        lacking = self.missing(known)
-        self._gone |= set(lacking)
-        return tuple(f"{kind}/{name}" for kind, name in lacking)
+    @property
+    def readable(self) -> bool:
+        """Whether the last reading of the folder was a good one."""
+        return self._intent is not None and not self.problems
+
+    def prune(self, known: Knowledge) -> tuple[SetSpec, ...]:
+        """An operator's order: what the folder lacks is to go."""
+        pools, groups = known.pool_specs(), known.groups()
+        writes: list[SetSpec] = []
+        for kind, name in self.missing(known):
+            spec: PoolSpec | EdgeGatewaySpec = pools[name] if kind == POOL_KIND else groups[name]
+            writes.append(SetSpec(kind, name, replace(spec, deleted=True)))
+        return tuple(writes)
+
+    def conflicts(self, known: Knowledge) -> tuple[str, ...]:
+        """What the intent asks for and can't be done as it is."""
+        return tuple(
+            f"{POOL_KIND}/{pool.name}: spec.gatewayRef: value {pool.gateway_ref!r}: a pool that lives stays with "
+            f"{known.pool_specs()[pool.name].gateway_ref!r}; delete it first, or name the new one otherwise"
+            for pool in (self._intent.pools if self._intent else ())
+            if _moves_house(pool, known)
+        )
 
     def missing(self, known: Knowledge) -> tuple[Named, ...]:
         """Accepted objects that the folder lacks and that nobody saw go."""
@@ -80,7 +95,8 @@ class IntentKeeper:
             spec = replace(group, gateways=gateways, leaving=leaving, slots=slots)
             if spec != before:
                 wanted.append(SetSpec(EDGE_GATEWAY_KIND, group.name, spec))
-        wanted += [SetSpec(POOL_KIND, p.name, p) for p in self._intent.pools if p != pools.get(p.name)]
+        fit = [pool for pool in self._intent.pools if not _moves_house(pool, known)]
+        wanted += [SetSpec(POOL_KIND, pool.name, pool) for pool in fit if pool != pools.get(pool.name)]
         for kind, name in sorted(self._gone):
             accepted: PoolSpec | EdgeGatewaySpec | None = pools.get(name) if kind == POOL_KIND else groups.get(name)
             if accepted is not None and not accepted.deleted:
@@ -98,12 +114,18 @@ def _still_carrying(known: Knowledge, before: EdgeGatewaySpec, named: Collection
     return tuple(gateway for gateway in before.gateways if gateway not in named and gateway in carrying)
 
 
-def finished(known: Knowledge) -> tuple[Write, ...]:
+def _moves_house(pool: PoolSpec, known: Knowledge) -> bool:
+    """It is to leave its group while it lives: that group's edges would never be told to let it go."""
+    before = known.pool_specs().get(pool.name)
+    return before is not None and before.gateway_ref != pool.gateway_ref and pool.name in known.machines
+
+
+def finished(known: Knowledge) -> tuple[DropSpec, ...]:
     """Specs that were deleted and that nothing needs any more."""
     pools = known.pool_specs()
     done = [name for name, spec in pools.items() if spec.deleted and name not in known.machines]
     needed = {spec.gateway_ref for name, spec in pools.items() if name not in done}
-    drops: list[Write] = [DropSpec(POOL_KIND, name) for name in done]
+    drops = [DropSpec(POOL_KIND, name) for name in done]
     drops += [DropSpec(EDGE_GATEWAY_KIND, n) for n, g in known.groups().items() if g.deleted and n not in needed]
     return tuple(drops)
 

@@ -13,7 +13,7 @@ from fsm.desired import Key, agent_bases
 from fsm.effects import AppendHistory, DropDesired, Failed, SetDesired
 from fsm.evaluate import PoolView
 from fsm.ports import Clock
-from fsm.records import AgentBase
+from fsm.records import AgentBase, Request
 from orchestrator.leader.intent import IntentKeeper, finished, identities
 from orchestrator.leader.interpret import GUARD_FAILED, Interpreter, chunks
 from orchestrator.leader.knowledge import Knowledge
@@ -21,7 +21,7 @@ from orchestrator.leader.ledger import record_commit
 from orchestrator.leader.lookout import Lookout
 from orchestrator.leader.requests import PRUNE, decide, refuse
 from orchestrator.leader.settler import Settler
-from orchestrator.leader.writes import Answer, Batch, DropRequest, Write
+from orchestrator.leader.writes import Answer, Batch, DropRequest, SetSpec, Write
 from orchestrator.log import transition
 from orchestrator.store.keys import Keys
 from orchestrator.store.port import Change, Guard
@@ -34,6 +34,8 @@ RETRY_S = 0.05
 """Pause after a commit that failed, in seconds; a change that arrives ends it."""
 
 REQUEST_KEPT_S = 3600.0
+PRUNED_AT_ONCE = 100
+"""Objects that one transaction, which holds 128 operations, deletes."""
 
 Log = Callable[..., None]
 
@@ -92,7 +94,8 @@ class LeaderLoop:
         """What is wrong with the intent that this replica reads, what that lacks, and records that can't be read."""
         lacking = self.intent.missing(self._known)
         text = "accepted, but not in this replica's folder: " + ", ".join(f"{kind}/{name}" for kind, name in lacking)
-        return (*self.intent.problems, *((text,) if lacking else ()), *self._known.problems.values())
+        refused = self.intent.conflicts(self._known)
+        return (*self.intent.problems, *refused, *((text,) if lacking else ()), *self._known.problems.values())
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -133,6 +136,7 @@ class LeaderLoop:
         """Look once and commit what follows; False if something has to be tried again."""
         if not self._leading:
             self._leading = True
+            self.intent.forget()
             self._dirty |= {"base", *self._known.machines}
             self._log("leadership began", leader=self._name)
         now = self._clock.now()
@@ -166,7 +170,10 @@ class LeaderLoop:
 
     def _base_batches(self) -> list[Batch]:
         """Intent, identities, finished deletions, and the agents' bases."""
-        writes: list[Write] = [*self.intent.writes(self._known), *identities(self._known), *finished(self._known)]
+        intended = self.intent.writes(self._known)
+        back = {(write.kind, write.name) for write in intended if isinstance(write, SetSpec)}
+        gone = [drop for drop in finished(self._known) if (drop.kind, drop.name) not in back]
+        writes: list[Write] = [*intended, *identities(self._known), *gone]
         told = self._known.bases()
         wanted: dict[Key, AgentBase] = {}
         for group in self._known.groups().values():
@@ -192,10 +199,7 @@ class LeaderLoop:
                 continue
             taken.add(request.subject)
             if request.verb == PRUNE:
-                gone = self.intent.prune(self._known)
-                answer = Answer(replace(request, answer=f"deletes {', '.join(gone) or 'nothing'}", accepted=True))
-                batches.append(Batch((answer,)))
-                self._dirty.add("base")
+                batches += self._prune(request)
                 continue
             decision = decide(request, self._known, views)
             batch: Batch | None = None
@@ -210,6 +214,18 @@ class LeaderLoop:
             body = batch or Batch(())
             batches.append(replace(body, writes=(*body.writes, *decision.writes, answer)))
         return batches
+
+    def _prune(self, request: Request) -> list[Batch]:
+        """The deletions and the answer in one transaction: an answered request is done, whoever leads then."""
+        if not self.intent.readable:
+            text = "the leader has no good reading of its folder of manifests; see 'bgplb status'"
+            return [Batch((Answer(replace(request, answer=text)),))]
+        writes = self.intent.prune(self._known)
+        if len(writes) > PRUNED_AT_ONCE:
+            self._dirty.add("base")  # the answer comes with the last of them
+            return [Batch(writes[:PRUNED_AT_ONCE])]
+        names = ", ".join(f"{write.kind}/{write.name}" for write in writes)
+        return [Batch((*writes, Answer(replace(request, answer=f"deletes {names or 'nothing'}", accepted=True))))]
 
     # ---- committing ------------------------------------------------------------------------------------------------
 
