@@ -11,21 +11,22 @@ from dataclasses import dataclass, replace
 from birdctl.apply import Applier
 from birdctl.errors import BirdError
 from birdctl.render import edge_text
-from dataplane.diff import DeleteLink, diff
+from dataplane.diff import DeleteLink, DeleteRoute, Op, diff
 from dataplane.errors import DataplaneError
 from dataplane.events import RouteChange, RouteEvents
 from dataplane.kernel import LinuxKernel
-from dataplane.probe import Prober, ProbeState
-from dataplane.wireguard import PeerUpdate, WireGuard
+from dataplane.probe import ProbeState
+from dataplane.wireguard import WireGuard
 from fsm import fence
 from fsm.ports import Clock
-from fsm.records import AgentBase, EdgePool, EdgePoolReport, EdgeReport, GatewayWitness, Tunnel
-from fsm.types import PROBE_UNFIT_AFTER
+from fsm.records import AgentBase, EdgePool, EdgePoolReport, EdgeReport
 from orchestrator.agents import edge_state as project
 from orchestrator.agents.edge_state import EdgeState
 from orchestrator.agents.link import AgentLink
 from orchestrator.agents.sessions import Sessions
-from orchestrator.agents.steering import Lane, Sight, Steering
+from orchestrator.agents.steering import Sight, Steering
+from orchestrator.agents.tunnels import Tunnels
+from orchestrator.agents.watch import Watch
 from orchestrator.config.edge_agent import EdgeAgentConfig
 from orchestrator.store.keys import DesiredBaseKey, DesiredKey, Keys
 from orchestrator.store.port import Change
@@ -76,14 +77,16 @@ class EdgeAgent:
         self._state, self._save, self._log = state, save, log
         self._steering = Steering(wireguard, kernel.netlink, clock, config.tables.main, state.parking_key)
         self._events = RouteEvents(config.tables.signal, self._on_route, self._report_all)
-        self._probers: dict[str, tuple[Tunnel, Prober, asyncio.Task[None]]] = {}
+        self._watch = Watch(config, clock, sessions, self._on_probe)
         self._pools: dict[str, _Pool] = {name: _Pool() for name in state.fence.pools}
         self._orders: dict[str, tuple[EdgePool, int]] = {}
         self._orders_wake, self._base_wake = asyncio.Event(), asyncio.Event()
         self._kernel_turn = asyncio.Lock()
         self._problems: dict[str, str] = {}
         self._lingering: dict[str, asyncio.Task[None]] = {}
-        self._lanes: dict[str, Lane] = {}
+        self._tunnels = Tunnels(config, wireguard, state.parking_key)
+        self._told = False
+        """Whether the store has said what this edge is: an edge that knows nothing must not tidy up."""
         self.link: AgentLink | None = None
         self.turns = 0
 
@@ -96,6 +99,7 @@ class EdgeAgent:
                 key = self._keys.parse(change.key)
                 if isinstance(key, DesiredBaseKey) and change.value is not None:
                     base = decode(change.value, AgentBase, change.key)
+                    self._told = True
                     self._state = replace(self._state, base=base)
                     self._save(self._state)
                     self._base_wake.set()
@@ -111,12 +115,24 @@ class EdgeAgent:
             return
         accepted = self._state.fence.pools.get(pool)
         if accepted is not None and accepted.command.deleted:
-            # Its deletion was confirmed everywhere; without that order a missing key changes nothing.
-            self._orders.pop(pool, None)
-            self._pools.pop(pool, None)
-            self._state = replace(self._state, fence=fence.forget(self._state.fence, pool))
-            self._save(self._state)
-            self._tell(self._keys.observed("edge", self._config.name, "pool", pool), None)
+            self._forget(pool)  # without that order a missing key changes nothing
+
+    def _forget(self, pool: str) -> None:
+        """Its deletion was confirmed everywhere; only the fence's numbers stay."""
+        self._orders.pop(pool, None)
+        self._pools.pop(pool, None)
+        self._state = replace(self._state, fence=fence.forget(self._state.fence, pool))
+        self._save(self._state)
+        self._tell(self._keys.observed("edge", self._config.name, "pool", pool), None)
+
+    def _forget_deleted(self) -> None:
+        """Pools that were deleted for good while this agent was away: nobody tells of them any more."""
+        if self.link is None or not self.link.mirror.ready.is_set():
+            return
+        for pool, command in project.commands(self._state).items():
+            key = self._keys.desired("edge", self._config.name, "pool", pool)
+            if command.deleted and pool not in self._orders and self.link.mirror.get(key) is None:
+                self._forget(pool)
 
     # ---- running ---------------------------------------------------------------------------------------------------
 
@@ -135,52 +151,57 @@ class EdgeAgent:
                     group.create_task(self.link.run(), name="link")
         finally:
             self._events.close()
-            for _, _, task in self._probers.values():
-                task.cancel()
+            self._watch.close()
 
     async def _obey_all(self) -> None:
+        pause_s = TICK_S
         while True:
             try:
-                async with asyncio.timeout(TICK_S):
+                async with asyncio.timeout(pause_s):
                     await self._orders_wake.wait()
             except TimeoutError:
                 self._settle_outages()
             self._orders_wake.clear()
             self.turns += 1
+            pause_s = TICK_S
             for pool in list(self._orders):
                 order = self._orders.pop(pool, None)
                 if order is not None and not await self._obey(pool, *order):
                     self._orders.setdefault(pool, order)
-                    await self._clock.sleep(RETRY_S)
-                    self._orders_wake.set()
+                    pause_s = RETRY_S  # and meanwhile a new order is obeyed at once
 
     async def _obey(self, pool: str, command: EdgePool, revision: int) -> bool:
-        """One command: fence, disk, kernel, read back, report. False if it has to be tried again."""
+        """One command: fence, disk, kernel, read back, report. False if it has to be tried again.
+
+        All in one turn at the kernel: nobody else acts on a command that is accepted and not carried out.
+        """
         received_s = self._clock.now()
-        before = self._state.fence.pools.get(pool)
-        verdict = fence.accept(self._state.fence, pool, command, revision)
-        if isinstance(verdict, fence.Refused):
-            if not verdict.stale:
-                self._log("command refused", pool=pool, reason=verdict.reason)
-                self._pools.setdefault(pool, _Pool()).error = verdict.reason
-                self._report_pool(pool)
-            return True
-        if verdict != self._state.fence:
-            self._state = replace(self._state, fence=verdict)
-            self._save(self._state)
-        known = self._pools.setdefault(pool, _Pool())
-        old = before.command if before else None
-        if old is not None and old.owner != command.owner:
-            self._leave(known, old.owner, received_s)
-        try:
-            async with self._kernel_turn:
+        async with self._kernel_turn:
+            before = self._state.fence.pools.get(pool)
+            verdict = fence.accept(self._state.fence, pool, command, revision)
+            if isinstance(verdict, fence.Refused):
+                if not verdict.stale:
+                    self._log("command refused", pool=pool, reason=verdict.reason)
+                    self._pools.setdefault(pool, _Pool()).error = verdict.reason
+                    self._report_pool(pool)
+                return True
+            if verdict != self._state.fence:
+                self._state = replace(self._state, fence=verdict)
+                self._save(self._state)
+            known = self._pools.setdefault(pool, _Pool())
+            old = before.command if before else None
+            if old != command:
+                known.sight = None  # what was read back of the last command must not pass for a confirmation of this
+            if old is not None and old.owner != command.owner:
+                self._leave(known, old.owner, received_s)
+            try:
                 known.sight = await self._carry_out(pool, command, old)
-            known.error, known.removed = "", command.deleted
-        except (DataplaneError, KeyError) as error:
-            known.error = str(error) if isinstance(error, DataplaneError) else f"no tunnel to {error}"
-            self._report_pool(pool)
-            self._base_wake.set()
-            return False
+                known.error, known.removed = "", command.deleted
+            except (DataplaneError, KeyError) as error:
+                known.error = str(error) if isinstance(error, DataplaneError) else f"no tunnel to {error}"
+                self._report_pool(pool)
+                self._base_wake.set()
+                return False
         known.moved_s = self._clock.now() if known.left_s is not None and known.moved_s is None else known.moved_s
         self._report_pool(pool)
         return True
@@ -188,8 +209,7 @@ class EdgeAgent:
     def _leave(self, known: _Pool, gateway: str | None, received_s: float) -> None:
         """Stamps of the gateway that is left, all on this clock: they make the phases and the outage's estimate."""
         known.from_gateway, known.outage_ms, known.moved_s = gateway, None, None
-        prober = self._probers.get(gateway or "")
-        state = prober[1].evaluate() if prober else None
+        state = self._watch.probe(gateway)
         known.left_s = state.judgement.last_answered_s if state else None
         fell_s = self._sessions.fell_s(gateway or "")
         known.extra_phases = {}
@@ -202,12 +222,13 @@ class EdgeAgent:
         lingering = self._lingering.pop(pool, None)
         if lingering is not None:
             lingering.cancel()
-        lost = tuple(p for p in (old.prefixes if old else ()) if p not in command.prefixes)
+        kept = {p for other in project.commands(self._state).values() for p in other.prefixes}
+        lost = tuple(p for p in (old.prefixes if old else ()) if p not in kept)
         if lost:
-            await self._steering.remove(lost, self._lanes)
+            await self._steering.remove(lost, self._tunnels.lanes)
         if command.owner is None:
-            return await self._steering.remove(command.prefixes, self._lanes)
-        sight = await self._steering.point(command, self._lanes, self._state.base.mtu)
+            return await self._steering.remove(command.prefixes, self._tunnels.lanes)
+        sight = await self._steering.point(command, self._tunnels.lanes, self._state.base.mtu)
         if command.planned:
             self._lingering[pool] = asyncio.create_task(self._linger(pool, command), name=f"linger {pool}")
         return sight
@@ -220,8 +241,8 @@ class EdgeAgent:
 
     async def _park(self, pool: str, command: EdgePool) -> None:
         try:
-            await self._steering.park(command, self._lanes)
-            self._pools[pool].sight = await self._steering.look(command, self._lanes, self._phases(pool))
+            await self._steering.park(command, self._tunnels.lanes)
+            self._pools[pool].sight = await self._steering.look(command, self._tunnels.lanes, self._phases(pool))
         except DataplaneError as error:
             self._pools[pool].error = str(error)
             self._base_wake.set()
@@ -242,10 +263,12 @@ class EdgeAgent:
     async def _reconcile(self) -> None:
         """Make everything as it should be; what can't be done is reported and tried again."""
         base = self._state.base
+        self._forget_deleted()
+        await self._ensure_tunnels(base)
         try:
-            await self._ensure_tunnels(base)
-            await self._converge()
-            await self._kernel.nft.ensure(project.nft_rules(self._config, base))
+            if base.tunnels or self._told:
+                await self._converge()
+                await self._kernel.nft.ensure(project.nft_rules(self._config, base))
             self._problems.pop("kernel", None)
         except DataplaneError as error:
             self._problem("kernel", str(error))
@@ -256,83 +279,76 @@ class EdgeAgent:
             self._problems.pop("bird", None)
         except BirdError as error:
             self._problem("bird", str(error))
-        self._follow(base)
+        self._sessions.follow(base.tunnels, self._events.routes)
+        self._watch.follow(base)
         await self._audit()
         self._report_all()
 
     async def _ensure_tunnels(self, base: AgentBase) -> None:
-        for name, tunnel in project.by_gateway(base).items():
-            device = project.device_name(self._config, tunnel)
-            key_file = self._config.wireguard.private_key_file
-            await self._wireguard.ensure_device(device, key_file, tunnel.port, base.mtu, f"bgplb:{name}")
-            peers = (await self._wireguard.read(device)).peers
-            stale = [PeerUpdate(k, remove=True) for k in peers if k not in (tunnel.public_key, self._state.parking_key)]
-            own = project.own_prefixes(tunnel)
-            present = peers.get(tunnel.public_key)
-            missing = own - (present.allowed_ips if present else frozenset())
-            updates = [*stale, PeerUpdate(tunnel.public_key, add_allowed_ips=missing)]
-            if self._state.parking_key not in peers:
-                updates.append(PeerUpdate(self._state.parking_key))
-            await self._wireguard.update(device, updates)
-        tunnels = project.by_gateway(base)
-        self._lanes = {n: Lane(n, project.device_name(self._config, t), t.public_key) for n, t in tunnels.items()}
+        before = self._tunnels.problems
+        await self._tunnels.ensure(base)
+        for name in before.keys() - self._tunnels.problems.keys():
+            self._problems.pop(f"tunnel {name}", None)
+        for name, text in self._tunnels.problems.items():
+            self._problem(f"tunnel {name}", text)
+        try:
+            async with self._kernel_turn:
+                pools = (*project.commands(self._state).values(), *self._ordered())
+                held = frozenset(prefix for pool in pools for prefix in pool.prefixes)
+                await self._steering.learn(self._tunnels.lanes, held)
+            self._problems.pop("steering", None)
+        except DataplaneError as error:
+            self._problem("steering", str(error))
+
+    def _ordered(self) -> list[EdgePool]:
+        """Commands that have come and are not carried out yet."""
+        return [command for command, _ in self._orders.values()]
 
     async def _converge(self) -> None:
         """Links, addresses, routes and sysctls. Compared with the commands in force at the moment of writing."""
-        names = project.kernel_state(self._config, self._state, {}).sysctls
         async with self._kernel_turn:
+            lanes = self._tunnels.lanes
+            there = tuple(tunnel for tunnel in self._state.base.tunnels if tunnel.name in lanes)
+            state = replace(self._state, base=replace(self._state.base, tunnels=there))
+            desired = project.kernel_state(self._config, state, project.commands(state))
             actual = await self._kernel.netlink.read([self._config.tables.main])
-            actual = replace(actual, sysctls=self._kernel.sysctls.read(names))
-            desired = project.kernel_state(self._config, self._state, project.commands(self._state))
+            actual = replace(actual, sysctls=self._kernel.sysctls.read(desired.sysctls))
             for op in diff(actual, desired):
-                if isinstance(op, DeleteLink):
-                    self._log("tunnel removed", device=op.name)
-                await self._kernel.apply((op,))
-            await self._steering.learn(self._lanes)
+                if not self._premature(op):
+                    await self._kernel.apply((op,))
+
+    def _premature(self, op: Op) -> bool:
+        """Whether it would sweep what is only not known yet: of a tunnel in trouble, of a command not carried out."""
+        if isinstance(op, DeleteRoute):
+            awaited = {prefix for command in self._ordered() for prefix in command.prefixes}
+            return bool(self._tunnels.problems) or op.route.prefix in awaited
+        if isinstance(op, DeleteLink) and not self._tunnels.problems:
+            self._log("tunnel removed", device=op.name)
+        return isinstance(op, DeleteLink) and bool(self._tunnels.problems)
 
     async def _audit(self) -> None:
         """Every command in force once more against the kernel: what another hand changed is put right."""
-        for pool, accepted in list(self._state.fence.pools.items()):
-            if pool in self._lingering or pool in self._orders:
-                continue
-            command = accepted.command
-            known = self._pools.setdefault(pool, _Pool())
-            owner = frozenset({command.owner} if command.owner else ())
-            if not command.deleted and command.owner not in self._lanes:
-                known.error = f"no tunnel to {command.owner}"
-                continue
-            try:
-                async with self._kernel_turn:
-                    sight = await self._steering.look(command, self._lanes, self._phases(pool))
-                    if sight.accepts_from != owner or (not command.deleted and not sight.installed):
-                        sight = await self._carry_out(pool, replace(command, planned=False), None)
-                known.sight, known.error, known.removed = sight, "", command.deleted
-            except DataplaneError as error:
-                known.error = str(error)
+        for pool in list(self._state.fence.pools):
+            async with self._kernel_turn:
+                accepted = self._state.fence.pools.get(pool)  # only now: it may have moved while we waited for our turn
+                if accepted is not None and pool not in self._lingering and pool not in self._orders:
+                    await self._audit_pool(pool, accepted.command)
+
+    async def _audit_pool(self, pool: str, command: EdgePool) -> None:
+        known = self._pools.setdefault(pool, _Pool())
+        owner = frozenset({command.owner} if command.owner else ())
+        if not command.deleted and command.owner not in self._tunnels.lanes:
+            known.error = f"no tunnel to {command.owner}"
+            return
+        try:
+            sight = await self._steering.look(command, self._tunnels.lanes, self._phases(pool))
+            if sight.accepts_from != owner or (not command.deleted and not sight.installed):
+                sight = await self._carry_out(pool, replace(command, planned=False), None)
+            known.sight, known.error, known.removed = sight, "", command.deleted
+        except DataplaneError as error:
+            known.error = str(error)
 
     # ---- observing -------------------------------------------------------------------------------------------------
-
-    def _follow(self, base: AgentBase) -> None:
-        """Probe and watch exactly these tunnels."""
-        tunnels = project.by_gateway(base)
-        self._sessions.follow(tunnels.values(), self._events.routes)
-        for name, (tunnel, _, task) in list(self._probers.items()):
-            if tunnels.get(name) != tunnel:
-                task.cancel()
-                del self._probers[name]
-        for name, tunnel in tunnels.items():
-            if name not in self._probers:
-                prober = Prober(
-                    device=project.device_name(self._config, tunnel),
-                    source=project.probe_source(tunnel),
-                    destination=tunnel.probe_ipv4,
-                    interval_ms=base.probe_interval_ms,
-                    clock=self._clock,
-                    on_change=self._on_probe,
-                    mtu=base.mtu,
-                )
-                task = asyncio.create_task(prober.run(), name=f"probe {name}")
-                self._probers[name] = (tunnel, prober, task)
 
     def on_session(self, _gateway: str) -> None:
         """A session's word may have changed; called from inside the netlink reader when one falls."""
@@ -346,26 +362,6 @@ class EdgeAgent:
         for pool, accepted in self._state.fence.pools.items():
             if change.prefix in accepted.command.prefixes:
                 self._report_pool(pool)
-
-    def _passes(self, gateway: str) -> bool:
-        entry = self._probers.get(gateway)
-        return entry is not None and entry[1].evaluate().word == "passing"
-
-    def _witness(self, gateway: str) -> GatewayWitness:
-        session, reason = self._sessions.word(gateway, self._passes)
-        entry = self._probers.get(gateway)
-        if entry is None:
-            return GatewayWitness(session, reason=reason)
-        state = entry[1].evaluate()
-        judgement = state.judgement
-        return GatewayWitness(
-            session=session,
-            probe=state.word,
-            missed=min(judgement.missed, PROBE_UNFIT_AFTER),
-            settled=judgement.settled,
-            full_size=state.full_size,
-            reason=reason,
-        )
 
     # ---- reporting -------------------------------------------------------------------------------------------------
 
@@ -385,7 +381,7 @@ class EdgeAgent:
     def _report_base(self) -> None:
         report = EdgeReport(
             instance=self._instance,
-            gateways={name: self._witness(name) for name in self._lanes},
+            gateways={name: self._watch.witness(name) for name in self._tunnels.lanes},
             bird="up" if self._sessions.bird_answers else "silent",
             highest_epoch=self._state.fence.highest_epoch,
             problems=tuple(f"{where}: {what}" for where, what in sorted(self._problems.items())),
@@ -401,7 +397,7 @@ class EdgeAgent:
         if accepted is None or known is None:
             return
         command, sight = accepted.command, known.sight
-        devices = {lane.device: name for name, lane in self._lanes.items()}
+        devices = {lane.device: name for name, lane in self._tunnels.lanes.items()}
         routes = [self._events.routes.get(prefix) for prefix in command.prefixes]
         speakers = {devices.get(route.device or "", "") if route else "" for route in routes}
         report = EdgePoolReport(
@@ -424,8 +420,8 @@ class EdgeAgent:
             accepted = self._state.fence.pools.get(pool)
             if known.left_s is None or known.moved_s is None or accepted is None:
                 continue
-            entry = self._probers.get(accepted.command.owner or "")
-            answered = entry[1].evaluate().judgement.last_answered_s if entry else None
+            state = self._watch.probe(accepted.command.owner)
+            answered = state.judgement.last_answered_s if state else None
             if answered is not None and answered >= known.moved_s:
                 known.outage_ms = round((known.moved_s - known.left_s) * 1000, 1)
                 known.left_s = None
