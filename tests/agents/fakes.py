@@ -1,0 +1,304 @@
+"""What an agent stands on, in memory: one record of all that is done, in order, and faults on demand."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from birdctl.apply import Applied, PoolExport
+from birdctl.commands import BfdSession, BirdStatus
+from birdctl.errors import BirdError
+from birdctl.render import Announcements
+from dataplane.diff import AddRoute, DeleteRoute, Op, ReplaceRoute
+from dataplane.keys import ensure_private_key
+from dataplane.model import TABLE_MAIN, KernelState, Route
+from dataplane.wireguard import PeerUpdate
+from fsm.desired import agent_bases
+from fsm.records import AgentBase, EdgeGatewaySpec, EdgePool, EdgeSpec, Identity, PoolSpec
+from orchestrator.store.keys import Keys
+from orchestrator.store.port import Change
+from orchestrator.store.records import encode
+from tests.contract.kernel.fakes import FakeKernel, FakeWireGuard
+
+KEYS = Keys()
+WEB, MAIL = ("192.0.2.0/26",), ("192.0.2.64/26",)
+PARKING = "parking"
+Event = tuple[str, Any]
+
+
+def group(**fields: Any) -> EdgeGatewaySpec:
+    """One edge, two gateways."""
+    return EdgeGatewaySpec(
+        "group",
+        (EdgeSpec("edge-1", "203.0.113.1", 64512),),
+        ("gw-a", "gw-b"),
+        64513,
+        slots={"gw-a": 0, "gw-b": 1},
+        drain_linger_ms=30,
+        **fields,
+    )
+
+
+def base(role: str, name: str, *pools: tuple[str, ...], **fields: Any) -> AgentBase:
+    """The base of an agent of that group."""
+    identities = {("edge", "edge-1"): Identity("edge", "edge-1", "key-edge")}
+    identities |= {("node", n): Identity("node", n, f"key-{n}", f"10.10.0.{i}") for i, n in enumerate(("gw-a", "gw-b"))}
+    specs = [PoolSpec(f"pool-{n}", "192.0.2.0/24", prefixes, "group") for n, prefixes in enumerate(pools)]
+    return agent_bases(group(**fields), specs, identities)[role, name]
+
+
+class RealClock:
+    """The event loop's time."""
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+async def eventually(condition: Callable[[], object], what: str, within_s: float = 5.0) -> None:
+    """Wait for a condition; raises when it does not come."""
+    try:
+        async with asyncio.timeout(within_s):
+            while not condition():
+                await asyncio.sleep(0.005)
+    except TimeoutError as error:
+        raise AssertionError(f"not within {within_s:g} s: {what}") from error
+
+
+class FakeLinux:
+    """The shape of `LinuxKernel` over a `FakeKernel`; every change goes into `done`."""
+
+    def __init__(self, done: list[Event]) -> None:
+        self.done = done
+        names = [f"net.ipv4.conf.{d}.rp_filter" for d in ("bgplb-g0", "bgplb-g1", "bgplb-e0", "all")]
+        self.kernel = FakeKernel(KernelState(sysctls={"net.ipv4.ip_forward": "0", **dict.fromkeys(names, "0")}))
+        self.netlink, self.nft, self.sysctls = self, self, self
+        self.before_write: Callable[[], Awaitable[None]] | None = None
+        """Called before each change of a route: where a test lets something else happen."""
+        self.ruleset: str | None = None
+        self.failing: Exception | None = None
+
+    @property
+    def state(self) -> KernelState:
+        return self.kernel.state
+
+    def add(self, **fields: Iterable[Any]) -> None:
+        """Put things there as another hand would."""
+        merged = {name: getattr(self.state, name) | frozenset(values) for name, values in fields.items()}
+        self.kernel.state = replace(self.state, **merged)
+
+    def routes_to(self, prefix: str) -> list[str | None]:
+        return [r.device for r in self.state.routes if r.prefix == prefix and r.table == TABLE_MAIN]
+
+    # Kernel, netlink
+
+    async def apply(self, ops: Iterable[Op]) -> None:
+        for op in ops:
+            await self._meanwhile()
+            self.done.append(("kernel", op))
+            await self.kernel.apply([op])
+
+    async def route(self, prefix: str, table: int) -> Route | None:
+        await asyncio.sleep(0)
+        return next((r for r in self.state.routes if r.prefix == prefix and r.table == table and r.ours), None)
+
+    async def replace_route(self, route: Route) -> None:
+        await self.apply([ReplaceRoute(route)])
+
+    async def delete_route(self, route: Route) -> None:
+        await self.apply([DeleteRoute(route)])
+
+    async def add_route(self, route: Route) -> None:
+        await self.apply([AddRoute(route)])
+
+    async def _meanwhile(self) -> None:
+        if self.failing is not None:
+            raise self.failing
+        hook, self.before_write = self.before_write, None
+        if hook is not None:
+            await hook()
+
+    async def close(self) -> None:
+        pass
+
+    # nft
+
+    async def ensure(self, ruleset: str | None) -> bool:
+        changed, self.ruleset = ruleset != self.ruleset, ruleset
+        if changed:
+            self.done.append(("nft", ruleset))
+        return changed
+
+
+class Netlink(FakeLinux):
+    """Reading, as `Netlink` does; the sysctls and nft have their own."""
+
+    async def read(self, tables: Iterable[int]) -> KernelState:
+        await asyncio.sleep(0)
+        return replace(await self.kernel.read(tables), sysctls={})
+
+
+class FakeNft:
+    """Our table of nft."""
+
+    def __init__(self, linux: FakeLinux) -> None:
+        self._linux = linux
+
+    async def ensure(self, ruleset: str | None) -> bool:
+        return await self._linux.ensure(ruleset)
+
+    async def read(self) -> str | None:
+        return self._linux.ruleset
+
+
+class FakeSysctls:
+    """Parameters by name."""
+
+    def __init__(self, linux: FakeLinux) -> None:
+        self._linux = linux
+
+    def read(self, names: Iterable[str]) -> dict[str, str]:
+        return {name: self._linux.state.sysctls[name] for name in names if name in self._linux.state.sysctls}
+
+
+def linux(done: list[Event]) -> Netlink:
+    """A kernel whose parts are told apart."""
+    made = Netlink(done)
+    made.nft, made.sysctls = FakeNft(made), FakeSysctls(made)  # type: ignore[assignment]
+    return made
+
+
+class RecordingWireGuard(FakeWireGuard):
+    """WireGuard in memory, with its updates in the common record."""
+
+    def __init__(self, kernel: FakeKernel, done: list[Event], taken_ports: Iterable[int] = ()) -> None:
+        super().__init__(kernel, taken_ports)
+        self.done = done
+        self.broken: dict[str, Exception] = {}
+        """Devices on which every call fails, and how."""
+
+    async def ensure_device(
+        self, name: str, private_key_file: Path, listen_port: int | None, mtu: int, alias: str
+    ) -> None:
+        self._fail(name)
+        await super().ensure_device(name, private_key_file, listen_port, mtu, alias)
+
+    async def read(self, name: str) -> Any:
+        await asyncio.sleep(0)
+        self._fail(name)
+        return await super().read(name)
+
+    async def update(self, name: str, peers: Sequence[PeerUpdate]) -> None:
+        await asyncio.sleep(0)
+        self._fail(name)
+        self.done.append(("wireguard", (name, tuple(peers))))
+        await super().update(name, peers)
+
+    def allowed(self, name: str, peer: str) -> frozenset[str]:
+        device = self._devices.get(name)
+        return device.peers[peer].allowed_ips if device and peer in device.peers else frozenset()
+
+    def vanish(self, name: str) -> None:
+        """Its process is killed: the interface goes, with its routes."""
+        self._devices.pop(name, None)
+        self._kernel._delete_link(name)
+
+    def _fail(self, name: str) -> None:
+        if name in self.broken:
+            raise self.broken[name]
+
+
+@dataclass
+class FakeApplier:
+    """BIRD's files and what it announces."""
+
+    done: list[Event]
+    text: str = ""
+    announced: Announcements | None = None
+    failing: BirdError | None = None
+
+    async def configure(self, text: str) -> Applied:
+        await asyncio.sleep(0)
+        if self.failing is not None:
+            raise self.failing
+        if text != self.text:
+            self.done.append(("bird", "configure"))
+        self.text = text
+        return Applied(True, True)
+
+    async def announce(self, wanted: Announcements) -> Applied:
+        await asyncio.sleep(0)
+        if self.failing is not None:
+            raise self.failing
+        if wanted != self.announced:
+            self.done.append(("bird", tuple(p.pool for p in wanted.pools if p.announced)))
+        self.announced = wanted
+        return Applied(True, False, tuple(PoolExport(p.pool, p.announced, (), ()) for p in wanted.pools))
+
+
+@dataclass
+class FakeMonitor:
+    """What `Sessions` asks of BIRD. `silent`: every question fails."""
+
+    reboot: str = "2001-01-01T00:00:00.000"
+    up: set[str] = field(default_factory=set)
+    silent: BirdError | None = None
+
+    async def status(self) -> BirdStatus:
+        await asyncio.sleep(0)
+        if self.silent is not None:
+            raise self.silent
+        return BirdStatus("2.0.12", "10.77.0.0", self.reboot, self.reboot)
+
+    async def bfd_sessions(self) -> tuple[BfdSession, ...]:
+        if self.silent is not None:
+            raise self.silent
+        from ipaddress import ip_address
+
+        return tuple(BfdSession(ip_address(a), None, "Up", self.reboot, 50.0, 150.0) for a in sorted(self.up))
+
+
+@dataclass
+class FakeLink:
+    """The link with the store: what was reported, and a mirror that a test fills."""
+
+    told: dict[str, Any] = field(default_factory=dict)
+    order: list[tuple[str, Any]] = field(default_factory=list)
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    keys: set[str] = field(default_factory=set)
+
+    @property
+    def reports(self) -> "FakeLink":
+        return self
+
+    @property
+    def mirror(self) -> "FakeLink":
+        return self
+
+    def set(self, key: str, value: Any) -> None:
+        self.told[key] = value
+        self.order.append((key, value))
+
+    def get(self, key: str) -> object | None:
+        return key if key in self.keys else None
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+def change(key: str, value: object | None, revision: int) -> Change:
+    """A change as the mirror brings it."""
+    return Change(key, None if value is None else encode(value), 1, revision, 0)
+
+
+def order(pool: str, command: EdgePool | None, revision: int) -> Change:
+    return change(KEYS.desired("edge", "edge-1", "pool", pool), command, revision)
+
+
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "wireguard.key"
+    ensure_private_key(path)
+    return path
