@@ -5,8 +5,8 @@ Commands and reconciliation take turns on the kernel.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from birdctl.apply import Applier
 from birdctl.errors import BirdError
@@ -15,14 +15,15 @@ from dataplane.diff import DeleteLink, DeleteRoute, Op, diff
 from dataplane.errors import DataplaneError
 from dataplane.events import RouteChange, RouteEvents
 from dataplane.kernel import LinuxKernel
-from dataplane.probe import ProbeState
 from dataplane.wireguard import WireGuard
 from fsm import fence
 from fsm.ports import Clock
-from fsm.records import AgentBase, EdgePool, EdgePoolReport, EdgeReport
+from fsm.records import AgentBase, EdgePool, EdgeReport, GatewayWitness
 from orchestrator.agents import edge_state as project
+from orchestrator.agents.edge_pool import PoolAtEdge
 from orchestrator.agents.edge_state import EdgeState
 from orchestrator.agents.link import AgentLink
+from orchestrator.agents.plans import due_plan, next_plan
 from orchestrator.agents.sessions import Sessions
 from orchestrator.agents.steering import Sight, Steering
 from orchestrator.agents.tunnels import Tunnels
@@ -37,21 +38,6 @@ RETRY_S = 0.2
 TICK_S = 0.25
 
 Log = Callable[..., None]
-
-
-@dataclass(slots=True)
-class _Pool:
-    """A pool as this edge has it: the sight of the last command obeyed and what is still to be told of it."""
-
-    sight: Sight | None = None
-    error: str = ""
-    removed: bool = False
-    from_gateway: str | None = None
-    left_s: float | None = None
-    """When the old gateway last answered a probe, at the moment of the move."""
-    moved_s: float | None = None
-    outage_ms: float | None = None
-    extra_phases: dict[str, float] | None = None
 
 
 class EdgeAgent:
@@ -77,8 +63,8 @@ class EdgeAgent:
         self._state, self._save, self._log = state, save, log
         self._steering = Steering(wireguard, kernel.netlink, clock, config.tables.main, state.parking_key)
         self._events = RouteEvents(config.tables.signal, self._on_route, self._report_all)
-        self._watch = Watch(config, clock, sessions, self._on_probe)
-        self._pools: dict[str, _Pool] = {name: _Pool() for name in state.fence.pools}
+        self._watch = Watch(config, clock, sessions, lambda _state: self._observe())
+        self._pools: dict[str, PoolAtEdge] = {name: PoolAtEdge() for name in state.fence.pools}
         self._orders: dict[str, tuple[EdgePool, int]] = {}
         self._orders_wake, self._base_wake = asyncio.Event(), asyncio.Event()
         self._kernel_turn = asyncio.Lock()
@@ -87,6 +73,8 @@ class EdgeAgent:
         self._tunnels = Tunnels(config, wireguard, state.parking_key)
         self._told = False
         """Whether the store has said what this edge is: an edge that knows nothing must not tidy up."""
+        self._acting: set[str] = set()
+        self._group: asyncio.TaskGroup | None = None
         self.link: AgentLink | None = None
         self.turns = 0
 
@@ -105,8 +93,9 @@ class EdgeAgent:
                     self._base_wake.set()
                 elif isinstance(key, DesiredKey) and key.type == "pool":
                     self._note(key.name, change)
+                self._problems.pop(change.key, None)
             except (ValueError, RecordError) as error:
-                self._problem("desired", str(error))
+                self._problem(change.key, str(error))
 
     def _note(self, pool: str, change: Change) -> None:
         if change.value is not None:
@@ -138,11 +127,13 @@ class EdgeAgent:
 
     async def run(self) -> None:
         """Until cancelled. Starts from disk and kernel, with or without the store."""
+        await self._recover_plans()
         await self._reconcile()
         await self._events.start()
         self._sessions.follow(self._state.base.tunnels, self._events.routes)
         try:
             async with asyncio.TaskGroup() as group:
+                self._group = group
                 group.create_task(self._obey_all(), name="commands")
                 group.create_task(self._reconcile_all(), name="reconcile")
                 group.create_task(self._sessions.run(), name="sessions")
@@ -182,13 +173,13 @@ class EdgeAgent:
             if isinstance(verdict, fence.Refused):
                 if not verdict.stale:
                     self._log("command refused", pool=pool, reason=verdict.reason)
-                    self._pools.setdefault(pool, _Pool()).error = verdict.reason
+                    self._pools.setdefault(pool, PoolAtEdge()).error = verdict.reason
                     self._report_pool(pool)
                 return True
             if verdict != self._state.fence:
                 self._state = replace(self._state, fence=verdict)
                 self._save(self._state)
-            known = self._pools.setdefault(pool, _Pool())
+            known = self._pools.setdefault(pool, PoolAtEdge())
             old = before.command if before else None
             if old != command:
                 known.sight = None  # what was read back of the last command must not pass for a confirmation of this
@@ -202,21 +193,61 @@ class EdgeAgent:
                 self._report_pool(pool)
                 self._base_wake.set()
                 return False
-        known.moved_s = self._clock.now() if known.left_s is not None and known.moved_s is None else known.moved_s
+        known.moved(self._clock.now())
         self._report_pool(pool)
         return True
 
-    def _leave(self, known: _Pool, gateway: str | None, received_s: float) -> None:
-        """Stamps of the gateway that is left, all on this clock: they make the phases and the outage's estimate."""
-        known.from_gateway, known.outage_ms, known.moved_s = gateway, None, None
-        state = self._watch.probe(gateway)
-        known.left_s = state.judgement.last_answered_s if state else None
-        fell_s = self._sessions.fell_s(gateway or "")
-        known.extra_phases = {}
-        if known.left_s is not None and fell_s is not None and fell_s <= received_s:
-            known.extra_phases = {"detect": (fell_s - known.left_s) * 1000, "order": (received_s - fell_s) * 1000}
-        if state is not None and state.word == "passing":
-            known.outage_ms, known.left_s = 0.0, None
+    def _leave(self, known: PoolAtEdge, left: str | None, now: float) -> None:
+        known.leave(self._watch.probe(left), self._sessions.fell_s(left or ""), now)
+
+    # ---- acting by itself ------------------------------------------------------------------------------------------
+
+    def _consider_plans(self, witnesses: Mapping[str, GatewayWitness]) -> None:
+        """Carry out every plan whose moment has come, at once."""
+        for pool, accepted in self._state.fence.pools.items():
+            if pool not in self._acting and due_plan(accepted.command, witnesses) and self._group is not None:
+                self._acting.add(pool)
+                self._group.create_task(self._execute(pool), name=f"plan of {pool}")
+
+    async def _execute(self, pool: str) -> None:
+        """One plan: it was on disk before anything happened, so the kernel comes first and the disk afterwards."""
+        began_s = self._clock.now()
+        try:
+            async with self._kernel_turn:
+                accepted = self._state.fence.pools.get(pool)
+                if accepted is None or due_plan(accepted.command, self._witnesses()) is None:
+                    return
+                fenced = fence.execute(self._state.fence, pool)
+                self._state = replace(self._state, fence=fenced)
+                known, command = self._pools.setdefault(pool, PoolAtEdge()), fenced.pools[pool].command
+                known.sight = None
+                self._leave(known, accepted.command.owner, began_s)
+                try:
+                    known.sight = await self._carry_out(pool, command, accepted.command)
+                    known.error = ""
+                except DataplaneError as error:
+                    known.error = str(error)
+                    self._base_wake.set()
+                known.moved(self._clock.now())
+                self._save(self._state)
+            self._log("plan carried out", pool=pool, owner=command.owner, epoch=command.epoch)
+            self._report_pool(pool)
+        finally:
+            self._acting.discard(pool)
+
+    async def _recover_plans(self) -> None:
+        """A plan that was carried out just before we died, and is not on disk yet: the kernel knows."""
+        tunnels = project.by_gateway(self._state.base)
+        for pool, accepted in list(self._state.fence.pools.items()):
+            plan = next_plan(accepted.command)
+            if plan is None or plan.target not in tunnels:
+                continue
+            device, table = project.device_name(self._config, tunnels[plan.target]), self._config.tables.main
+            routes = [await self._kernel.netlink.route(prefix, table) for prefix in accepted.command.prefixes]
+            if all(route is not None and route.device == device for route in routes):
+                self._state = replace(self._state, fence=fence.execute(self._state.fence, pool))
+                self._save(self._state)
+                self._log("plan found carried out", pool=pool, owner=plan.target, epoch=plan.epoch)
 
     async def _carry_out(self, pool: str, command: EdgePool, old: EdgePool | None) -> Sight:
         lingering = self._lingering.pop(pool, None)
@@ -242,7 +273,9 @@ class EdgeAgent:
     async def _park(self, pool: str, command: EdgePool) -> None:
         try:
             await self._steering.park(command, self._tunnels.lanes)
-            self._pools[pool].sight = await self._steering.look(command, self._tunnels.lanes, self._phases(pool))
+            self._pools[pool].sight = await self._steering.look(
+                command, self._tunnels.lanes, self._pools[pool].phases()
+            )
         except DataplaneError as error:
             self._pools[pool].error = str(error)
             self._base_wake.set()
@@ -335,13 +368,13 @@ class EdgeAgent:
                     await self._audit_pool(pool, accepted.command)
 
     async def _audit_pool(self, pool: str, command: EdgePool) -> None:
-        known = self._pools.setdefault(pool, _Pool())
+        known = self._pools.setdefault(pool, PoolAtEdge())
         owner = frozenset({command.owner} if command.owner else ())
         if not command.deleted and command.owner not in self._tunnels.lanes:
             known.error = f"no tunnel to {command.owner}"
             return
         try:
-            sight = await self._steering.look(command, self._tunnels.lanes, self._phases(pool))
+            sight = await self._steering.look(command, self._tunnels.lanes, self._pools[pool].phases())
             if sight.accepts_from != owner or (not command.deleted and not sight.installed):
                 sight = await self._carry_out(pool, replace(command, planned=False), None)
             known.sight, known.error, known.removed = sight, "", command.deleted
@@ -352,10 +385,15 @@ class EdgeAgent:
 
     def on_session(self, _gateway: str) -> None:
         """A session's word may have changed; called from inside the netlink reader when one falls."""
-        self._report_base()
+        self._observe()
 
-    def _on_probe(self, _state: ProbeState) -> None:
-        self._report_base()
+    def _observe(self) -> None:
+        witnesses = self._witnesses()
+        self._consider_plans(witnesses)
+        self._report_base(witnesses)
+
+    def _witnesses(self) -> dict[str, GatewayWitness]:
+        return {name: self._watch.witness(name) for name in self._tunnels.lanes}
 
     def _on_route(self, change: RouteChange) -> None:
         self._sessions.on_route(change)
@@ -378,56 +416,35 @@ class EdgeAgent:
             self._log("problem", where=where, what=what)
         self._problems[where] = what
 
-    def _report_base(self) -> None:
+    def _report_base(self, witnesses: Mapping[str, GatewayWitness]) -> None:
         report = EdgeReport(
             instance=self._instance,
-            gateways={name: self._watch.witness(name) for name in self._tunnels.lanes},
+            gateways=witnesses,
             bird="up" if self._sessions.bird_answers else "silent",
             highest_epoch=self._state.fence.highest_epoch,
             problems=tuple(f"{where}: {what}" for where, what in sorted(self._problems.items())),
         )
         self._tell(self._keys.observed_base("edge", self._config.name), report)
 
-    def _phases(self, pool: str) -> dict[str, float]:
-        sight = self._pools[pool].sight
-        return dict(sight.phases_ms) if sight else {}
-
     def _report_pool(self, pool: str) -> None:
         accepted, known = self._state.fence.pools.get(pool), self._pools.get(pool)
         if accepted is None or known is None:
             return
-        command, sight = accepted.command, known.sight
         devices = {lane.device: name for name, lane in self._tunnels.lanes.items()}
-        routes = [self._events.routes.get(prefix) for prefix in command.prefixes]
+        routes = [self._events.routes.get(prefix) for prefix in accepted.command.prefixes]
         speakers = {devices.get(route.device or "", "") if route else "" for route in routes}
-        report = EdgePoolReport(
-            epoch=command.epoch,
-            owner=command.owner,
-            withdrawn=bool(sight and sight.withdrawn),
-            installed=bool(sight and sight.installed),
-            removed=bool(known.removed and sight and not sight.sends_to and not sight.accepts_from),
-            lingering=bool(sight and sight.accepts_from - {command.owner or ""}),
-            announced_by=tuple(sorted(speakers - {""})) if "" not in speakers else (),
-            phases_ms={k: round(v, 2) for k, v in {**self._phases(pool), **(known.extra_phases or {})}.items()},
-            outage_estimate_ms=known.outage_ms,
-            error=known.error,
-        )
+        announced_by = tuple(sorted(speakers - {""})) if "" not in speakers else ()
+        report = known.report(accepted, announced_by)
         self._tell(self._keys.observed("edge", self._config.name, "pool", pool), report)
 
     def _settle_outages(self) -> None:
         """The first answer through the new gateway after a move ends the outage, to within a probe interval."""
         for pool, known in self._pools.items():
             accepted = self._state.fence.pools.get(pool)
-            if known.left_s is None or known.moved_s is None or accepted is None:
-                continue
-            state = self._watch.probe(accepted.command.owner)
-            answered = state.judgement.last_answered_s if state else None
-            if answered is not None and answered >= known.moved_s:
-                known.outage_ms = round((known.moved_s - known.left_s) * 1000, 1)
-                known.left_s = None
+            if accepted is not None and known.settle_outage(self._watch.probe(accepted.command.owner)):
                 self._report_pool(pool)
 
     def _report_all(self) -> None:
-        self._report_base()
+        self._observe()
         for pool in self._state.fence.pools:
             self._report_pool(pool)

@@ -16,9 +16,9 @@ from dataplane.kernel import LinuxKernel
 from dataplane.model import KernelState
 from dataplane.probe_namespace import ProbeNamespace
 from dataplane.reach import Reach
-from dataplane.wireguard import PeerUpdate, WireGuard
+from dataplane.wireguard import PeerState, PeerUpdate, WireGuard
 from fsm.ports import Clock
-from fsm.records import AgentBase, NodePool, NodePoolReport, NodeReport, Precondition
+from fsm.records import AgentBase, NodePool, NodePoolReport, NodeReport, Precondition, Tunnel
 from orchestrator.agents import node_state as project
 from orchestrator.agents import preconditions as check
 from orchestrator.agents.link import AgentLink
@@ -33,6 +33,9 @@ RETRY_S = 0.3
 TICK_S = 0.25
 LAN_WITHIN_S = 1.0
 DRAIN_WITHIN_S = 10.0
+
+EVERYWHERE = frozenset({"0.0.0.0/0"})
+"""What an edge may send through its tunnel: requests come from anywhere."""
 
 Log = Callable[..., None]
 
@@ -65,7 +68,8 @@ class NodeAgent:
         self._wake, self._announce_wake = asyncio.Event(), asyncio.Event()
         self._preconditions: tuple[Precondition, ...] = ()
         self._problems: dict[str, str] = {}
-        self._exported: frozenset[str] = frozenset()
+        self._announced: frozenset[str] = frozenset()
+        """Pools that BIRD was last seen to announce."""
         self._leaving = False
         self.link: AgentLink | None = None
         self.turns = 0
@@ -82,8 +86,9 @@ class NodeAgent:
                     base = decode(change.value, AgentBase, change.key) if change.value is not None else AgentBase()
                 elif isinstance(key, DesiredKey) and key.type == "pool":
                     self._note(pools, key.name, change)
+                self._problems.pop(change.key, None)
             except (ValueError, RecordError) as error:
-                self._problem("desired", str(error))
+                self._problem(change.key, str(error))
         self._told = True
         widened = base != self._state.base or project.prefixes(pools) != project.prefixes(self._state.pools)
         self._pools = pools
@@ -112,12 +117,12 @@ class NodeAgent:
                 group.create_task(self.link.run(), name="link")
 
     async def leave(self) -> None:
-        """Hand over: say that we are leaving and wait until nothing has to be announced, 10 s at most."""
+        """Hand over: say that we are leaving and wait until nothing is announced any more, 10 s at most."""
         self._leaving = True
         self._report()
         try:
             async with asyncio.timeout(DRAIN_WITHIN_S):
-                while any(pool.announce for pool in self._pools.values()):
+                while self._announced or any(pool.announce for pool in self._pools.values()):
                     await self._clock.sleep(0.05)
         except TimeoutError:
             self._log("left without a handover", pools=sorted(n for n, p in self._pools.items() if p.announce))
@@ -139,6 +144,13 @@ class NodeAgent:
         base = self._state.base
         self._reach.watch(sorted({*self._config.lan.targets, *base.lan_peers} - {self._config.lan.address}))
         wanted = project.kernel_state(self._config, self._state, self._responder)
+        if base.tunnels or self._told:  # a gateway that knows nothing must not tidy up
+            await self._converge(base, wanted)
+        await self._configure_bird(base)
+        await self._check(wanted)
+        self._report()
+
+    async def _converge(self, base: AgentBase, wanted: KernelState) -> None:
         try:
             # The rules before the tunnels: a connection that came in before them would never be translated.
             await self._responder.ensure(self._kernel.netlink)
@@ -148,9 +160,6 @@ class NodeAgent:
             self._problems.pop("kernel", None)
         except DataplaneError as error:
             self._problem("kernel", str(error))
-        await self._configure_bird(base)
-        await self._check(wanted)
-        self._report()
 
     async def _read(self, wanted: KernelState) -> KernelState:
         actual = await self._kernel.netlink.read(project.tables(self._config, self._state.base))
@@ -163,20 +172,25 @@ class NodeAgent:
             await self._wireguard.ensure_device(device, key_file, None, base.mtu, f"bgplb:{tunnel.name}")
             peers = (await self._wireguard.read(device)).peers
             updates = [PeerUpdate(key, remove=True) for key in peers if key != tunnel.public_key]
+            updates += self._peer_updates(tunnel, peers.get(tunnel.public_key), base.keepalive_s)
+            if updates:
+                await self._wireguard.update(device, updates)
             endpoint = project.endpoint(tunnel)
-            known = self._state.endpoints.get(tunnel.name) == endpoint and tunnel.public_key in peers
-            updates.append(
-                PeerUpdate(
-                    tunnel.public_key,
-                    replace_allowed_ips=frozenset({"0.0.0.0/0"}),
-                    endpoint=None if known else endpoint,
-                    keepalive_s=base.keepalive_s,
-                )
-            )
-            await self._wireguard.update(device, updates)
-            if not known:
+            if self._state.endpoints.get(tunnel.name) != endpoint:
                 self._state = replace(self._state, endpoints={**self._state.endpoints, tunnel.name: endpoint})
                 self._save(self._state)
+
+    def _peer_updates(self, tunnel: Tunnel, present: PeerState | None, keepalive_s: int) -> list[PeerUpdate]:
+        """What the edge's peer lacks. A living peer's list is never replaced: for a moment it would have none."""
+        endpoint = project.endpoint(tunnel)
+        if present is None:
+            return [PeerUpdate(tunnel.public_key, EVERYWHERE, endpoint=endpoint, keepalive_s=keepalive_s)]
+        known = endpoint in (self._state.endpoints.get(tunnel.name), present.endpoint)
+        missing = EVERYWHERE - present.allowed_ips
+        keepalive = None if (present.keepalive_s or 0) == keepalive_s else keepalive_s
+        if known and not missing and keepalive is None:
+            return []
+        return [PeerUpdate(tunnel.public_key, missing, endpoint=None if known else endpoint, keepalive_s=keepalive)]
 
     async def _configure_bird(self, base: AgentBase) -> None:
         try:
@@ -241,6 +255,7 @@ class NodeAgent:
         except (BirdError, ValueError) as error:
             self._report_pools(pools, None, str(error))
             return False
+        self._announced = frozenset(pool.pool for pool in applied.pools if pool.announced)
         self._report_pools(pools, applied, "")
         return True
 
