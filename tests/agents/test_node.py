@@ -1,0 +1,273 @@
+"""The node agent: answers on every gateway, announcements only by order, preconditions, and leaving."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from birdctl.errors import BirdUnreachable
+from dataplane.diff import AddAddress, DeleteLink, DeleteRoute, DeleteRule
+from dataplane.errors import DataplaneError
+from dataplane.model import Link
+from fsm.records import AgentBase
+from orchestrator.agents import node as node_module
+from tests.agents.fakes import base, change, eventually
+from tests.agents.node_world import BASE_KEY, NodeWorld, gateway, node_pool
+
+SILENT = BirdUnreachable(Path("/run/bgplb/bird.ctl"), "no such file")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> NodeWorld:
+    return NodeWorld(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks come often."""
+    monkeypatch.setattr(node_module, "CHECK_EVERY_S", 0.05)
+    monkeypatch.setattr(node_module, "RETRY_S", 0.02)
+
+
+async def test_a_gateway_is_ready_with_everything_in_place(world: NodeWorld) -> None:
+    async with gateway(world):
+        state = world.kernel.state
+        assert {(r.prefix, r.table, r.device, r.mtu_lock) for r in state.routes} == {
+            ("0.0.0.0/0", 10077, "bgplb-e0", 1280)
+        }
+        assert {(r.priority, r.source, r.table) for r in state.rules} == {
+            (10078, None, 10077),
+            (10077, "192.0.2.0/26", 10077),
+        }
+        assert world.kernel.ruleset is not None
+        assert state.sysctls["net.ipv4.ip_forward"] == "1"
+        assert world.wireguard.allowed("bgplb-e0", "key-edge") == {"0.0.0.0/0"}
+        report = world.report()
+        assert report is not None
+        assert (report.epoch, report.announcing, report.answers, report.error) == (1, True, True, "")
+
+
+async def test_a_standby_prepares_answers_and_announces_nothing(world: NodeWorld) -> None:
+    async with gateway(world, announce=False):
+        assert any(rule.source == "192.0.2.0/26" for rule in world.kernel.state.rules)
+        assert world.announced() == set()
+
+
+async def test_nothing_is_announced_before_the_store_has_spoken(world: NodeWorld) -> None:
+    async with gateway(world):
+        pass
+    anew = NodeWorld(world.path)  # a boot: kernel and tmpfs are empty, the disk is not
+    async with anew.running(link=False):
+        await eventually(lambda: anew.kernel.state.routes, "tunnel and answers are made from disk")
+        await asyncio.sleep(0.1)
+        assert anew.applier.announced is None
+
+
+async def test_an_agents_restart_keeps_the_announcement_and_disturbs_nothing(world: NodeWorld) -> None:
+    async with gateway(world):
+        pass
+    mark = len(world.done)
+    async with world.running():
+        await asyncio.sleep(0.1)
+        assert world.announced() == {"web"}
+        world.tell(("web", node_pool(True, 1)), base=base("node", "gw-a", ("192.0.2.0/26",)))
+        await asyncio.sleep(0.1)
+        assert world.announced() == {"web"}
+        assert world.since(mark) == [], "not one operation on what is right"
+
+
+async def test_a_lost_state_directory_does_not_tear_down_what_carries_traffic(world: NodeWorld) -> None:
+    async with gateway(world):
+        pass
+    (world.path / "node.json").unlink()
+    mark = len(world.done)
+    async with world.running():
+        await asyncio.sleep(0.1)
+        assert world.since(mark) == [], "it knows nothing yet, so it tidies nothing"
+        world.tell(("web", node_pool(True, 1)), base=base("node", "gw-a", ("192.0.2.0/26",)))
+        await eventually(lambda: (r := world.seen()) is not None and r.ready, "ready")
+        gone = [op for _, op in world.since(mark, "kernel") if isinstance(op, DeleteRoute | DeleteLink | DeleteRule)]
+        assert gone == []
+        assert world.since(mark, "wireguard") == [], "the living peer keeps its endpoint and its list"
+
+
+async def test_the_endpoint_of_a_living_peer_is_written_only_when_the_wish_changes(world: NodeWorld) -> None:
+    async with gateway(world):
+        mark = len(world.done)
+        told = base("node", "gw-a", ("192.0.2.0/26",), keepalive_s=20)
+        world.tell(base=told)
+        await eventually(lambda: world.since(mark, "wireguard"), "the keepalive")
+        update = world.since(mark, "wireguard")[0][1][1][0]
+        assert (update.endpoint, update.keepalive_s, update.replace_allowed_ips) == (None, 20, None)
+        mark = len(world.done)
+        moved = replace(told, tunnels=tuple(replace(t, endpoint="203.0.113.9") for t in told.tunnels))
+        world.tell(base=moved)
+        await eventually(lambda: world.since(mark, "wireguard"), "the endpoint")
+        assert world.since(mark, "wireguard")[0][1][1][0].endpoint == "203.0.113.9:51820"
+
+
+async def test_an_order_to_announce_and_to_stop(world: NodeWorld) -> None:
+    async with gateway(world, announce=False):
+        world.tell(("web", node_pool(True, 2)))
+        await eventually(lambda: (r := world.report()) is not None and r.epoch == 2 and r.announcing, "announced")
+        world.tell(("web", node_pool(False, 3)))
+        await eventually(lambda: (r := world.report()) is not None and r.epoch == 3 and not r.announcing, "withdrawn")
+
+
+async def test_a_pool_that_is_gone_takes_its_rule_and_report_with_it(world: NodeWorld) -> None:
+    async with gateway(world):
+        world.tell(("web", None))
+        await eventually(lambda: not any(r.source for r in world.kernel.state.rules), "the rule goes")
+        assert world.announced() == set()
+        assert world.report() is None
+
+
+async def test_a_gateway_that_is_let_go_keeps_nothing(world: NodeWorld) -> None:
+    async with gateway(world) as agent:
+        world.tell(("web", None))
+        agent.on_desired((change(BASE_KEY, None, 300),))
+        await eventually(lambda: not any(link.name == "bgplb-e0" for link in world.kernel.state.links), "the tunnel")
+        assert world.kernel.state.rules == frozenset()
+        await eventually(lambda: world.kernel.ruleset is None, "the nft table")
+
+
+async def test_forwarding_that_is_switched_off_is_repaired(world: NodeWorld) -> None:
+    async with gateway(world):
+        world.sysctl("net.ipv4.ip_forward", "0")
+        await eventually(lambda: world.kernel.state.sysctls["net.ipv4.ip_forward"] == "1", "repaired")
+
+
+async def test_a_strict_reverse_path_filter_on_the_lan_is_named_and_left_to_its_owner(world: NodeWorld) -> None:
+    async with gateway(world):
+        world.sysctl("net.ipv4.conf.lan0.rp_filter", "1")
+        world.sysctl("net.ipv4.conf.all.src_valid_mark", "1")
+        await eventually(lambda: "lan-reverse-path" in world.failed(), "noticed")
+        assert "net.ipv4.conf.lan0.rp_filter = 2" in world.failed()["lan-reverse-path"]
+        report = world.seen()
+        assert report is not None
+        assert not report.ready
+        assert world.kernel.state.sysctls["net.ipv4.conf.lan0.rp_filter"] == "1", "not ours to change"
+
+
+@pytest.mark.parametrize("what", ["routes", "rules"])
+async def test_what_another_hand_takes_away_is_put_back(world: NodeWorld, what: str) -> None:
+    async with gateway(world):
+        left = {"routes": world.kernel.state.routes, "rules": world.kernel.state.rules, what: frozenset()}
+        world.kernel.kernel.state = replace(world.kernel.state, routes=left["routes"], rules=left["rules"])  # type: ignore[arg-type]
+        await eventually(lambda: getattr(world.kernel.state, what), "put back")
+        await eventually(lambda: world.failed() == {}, "ready again")
+
+
+async def test_what_can_not_be_put_back_makes_it_unready(world: NodeWorld) -> None:
+    async with gateway(world):
+        world.kernel.failing = DataplaneError("the kernel is in a bad mood")
+        world.kernel.kernel.state = replace(world.kernel.state, routes=frozenset(), rules=frozenset())
+        await eventually(lambda: {"answer-routes", "answer-rules"} <= set(world.failed()), "noticed")
+        report = world.seen()
+        assert report is not None
+        assert any("bad mood" in problem for problem in report.problems)
+        await eventually(lambda: (r := world.report()) is not None and not r.answers, "the pool's report says so too")
+        world.kernel.failing = None
+        await eventually(lambda: world.failed() == {}, "mended")
+
+
+async def test_rules_of_nft_that_another_hand_removed_are_put_back(world: NodeWorld) -> None:
+    async with gateway(world):
+        world.kernel.ruleset = None
+        await eventually(lambda: world.kernel.ruleset is not None, "put back")
+
+
+async def test_a_lan_address_that_is_nowhere(world: NodeWorld) -> None:
+    world.kernel.kernel.state = replace(world.kernel.state, addresses=frozenset())
+    async with world.running():
+        world.tell(base=base("node", "gw-a", ("192.0.2.0/26",)))
+        await eventually(lambda: "lan-address" in world.failed(), "noticed")
+        assert world.failed()["lan-address"] == "no interface has 10.10.0.11"
+
+
+async def test_before_it_was_told_of_a_tunnel_it_is_not_ready(world: NodeWorld) -> None:
+    async with world.running():
+        await eventually(lambda: "tunnel-known" in world.failed(), "noticed")
+        assert world.kernel.state.rules == frozenset()
+
+
+async def test_without_bird_it_is_not_ready_and_says_so_and_catches_up(world: NodeWorld) -> None:
+    async with gateway(world):
+        world.applier.failing = SILENT
+        await eventually(lambda: "bird" in world.failed(), "noticed")
+        world.tell(("web", node_pool(False, 2)))
+        await eventually(lambda: (r := world.report()) is not None and r.error, "the pool's report says so")
+        world.applier.failing = None
+        await eventually(lambda: (r := world.report()) is not None and r.epoch == 2 and not r.error, "caught up")
+        assert world.announced() == set()
+    assert len([f for e, f in world.said if e == "problem" and f["where"] == "bird"]) == 1, "said once"
+
+
+async def test_an_interface_of_our_name_that_is_not_ours(world: NodeWorld) -> None:
+    stranger = Link("bgplb-e0", "dummy", 1500, "somebody's")
+    world.kernel.add(links=[stranger])
+    async with world.running():
+        world.tell(base=base("node", "gw-a", ("192.0.2.0/26",)))
+        await eventually(lambda: (r := world.seen()) is not None and r.problems, "noticed")
+        report = world.seen()
+        assert report is not None
+        assert "bgplb-e0" in report.problems[0]
+        assert "not ours" in report.problems[0]
+        assert not report.ready
+        assert stranger in world.kernel.state.links
+        assert not [op for _, op in world.since(0, "kernel") if isinstance(op, AddAddress)]
+
+
+async def test_a_key_file_that_others_may_read_makes_it_unready(world: NodeWorld) -> None:
+    async with gateway(world):
+        world.config.wireguard.private_key_file.chmod(0o644)
+        await eventually(lambda: (r := world.seen()) is not None and r.problems, "noticed")
+        report = world.seen()
+        assert report is not None
+        assert "0600" in report.problems[0]
+        assert world.announced() == {"web"}, "the last good state stays in force"
+
+
+async def test_the_lan_is_reported(world: NodeWorld) -> None:
+    async with gateway(world):
+        assert world.reach.watched == ["10.10.0.1"]
+        await eventually(lambda: (r := world.seen()) is not None and (r.lan_targets, r.lan_reached) == (1, 0), "nobody")
+        world.reach.reached.add("10.10.0.1")
+        await eventually(lambda: (r := world.seen()) is not None and r.lan_reached == 1, "reached")
+
+
+async def test_leaving_waits_until_the_pool_is_somebody_elses_and_bird_has_let_it_go(world: NodeWorld) -> None:
+    async with gateway(world) as agent:
+        leaving = asyncio.create_task(agent.leave())
+        await eventually(lambda: (r := world.seen()) is not None and r.leaving, "it says so")
+        assert not leaving.done()
+        world.applier.failing = SILENT
+        world.tell(("web", node_pool(False, 2)))
+        await asyncio.sleep(0.1)
+        assert not leaving.done(), "BIRD announces it still"
+        world.applier.failing = None
+        await asyncio.wait_for(leaving, 2)
+        assert world.announced() == set()
+
+
+async def test_leaving_ends_also_when_nobody_takes_over(world: NodeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "DRAIN_WITHIN_S", 0.1)
+    async with gateway(world) as agent:
+        await asyncio.wait_for(agent.leave(), 2)
+        assert world.announced() == {"web"}, "nothing is withdrawn without a target"
+    assert ("left without a handover", {"pools": ["web"]}) in world.said
+
+
+async def test_a_standby_leaves_at_once(world: NodeWorld) -> None:
+    async with gateway(world, announce=False) as agent:
+        await asyncio.wait_for(agent.leave(), 1)
+
+
+async def test_a_record_that_can_not_be_read_is_reported_until_it_can(world: NodeWorld) -> None:
+    async with gateway(world) as agent:
+        agent.on_desired((replace(change(BASE_KEY, AgentBase(), 300), value=b'{"schema": 99}'),))
+        await eventually(lambda: (r := world.seen()) is not None and "schema" in str(r.problems), "noticed")
+        assert world.announced() == {"web"}
+        world.tell(base=base("node", "gw-a", ("192.0.2.0/26",)))
+        await eventually(lambda: (r := world.seen()) is not None and not r.problems, "mended")
