@@ -153,6 +153,9 @@ class FakeStore:
 
     async def _write(self, ops: Sequence[Op]) -> int:
         await self._arrive()
+        return self._commit(ops)
+
+    def _commit(self, ops: Sequence[Op]) -> int:
         fate, self.lose_answer = self.lose_answer, "no"
         if fate == "not applied":
             raise Indeterminate("fake store: answer lost")
@@ -187,7 +190,7 @@ class FakeStore:
         await self._arrive()
         if not all(self.server.holds(guard) for guard in guards):
             return TxnResult(False, self.server.revision)
-        return TxnResult(True, await self._write(ops))
+        return TxnResult(True, self._commit(ops))  # nothing may come between the guards and the operations
 
     async def watch(self, prefix: str, start_revision: int) -> AsyncGenerator[tuple[Change, ...], None]:
         """See `Store.watch`."""
