@@ -26,6 +26,9 @@ from orchestrator.store.records import decode, encode
 
 RETRY_S = 0.2
 REPAIR_EVERY_S = 10.0
+LOOK_EVERY_S = 0.5
+SILENT_AFTER_S = 3.0
+"""So long after our last heartbeat that it took, a store is said to be silent, in seconds."""
 
 Log = Callable[..., None]
 
@@ -107,28 +110,32 @@ class Registration:
         log: Log,
     ) -> None:
         self._store, self._keys, self._clock, self._session = store, keys, clock, session
-        self._role, self._name, self._describe, self._log = role, name, describe, log
+        self._role, self._name, self._describe, self.log = role, name, describe, log
 
     async def keep(self, on_return: Callable[[], None]) -> None:
         """After the lease is lost: a new one and the registration again, then `on_return`. For ever."""
         while True:
             await self._session.lost.wait()
-            self._log("lease lost")
+            self.log("lease lost")
             await self.register()
             on_return()
 
     async def register(self) -> None:
         """Get a lease and register, however long the store is away. Raises NameTaken."""
+        silent = False
         while True:
             try:
                 if self._session.lease_id == 0:
                     await self._session.open()
                 if await self._claim():
+                    self.log("registered", lease_ttl_s=self._session.granted_ttl_s)
                     return
             except LeaseLost:
                 self._session.report_lost(self._session.lease_id)
-            except (Unavailable, Indeterminate):
-                pass
+            except (Unavailable, Indeterminate) as error:
+                if not silent:
+                    self.log("the store does not answer", reason=str(error))
+                silent = True
             await self._clock.sleep(RETRY_S)
 
     async def _claim(self) -> bool:
@@ -165,11 +172,17 @@ class AgentLink:
         on_desired: Callable[[tuple[Change, ...]], None],
     ) -> None:
         self._session, self._heartbeat, self._registration = session, heartbeat, registration
+        self._clock, self._log = clock, registration.log
+        self._heard_s = clock.now()
+        heartbeat.on_commit = self._heard
         self.reports = Reports(store, session, clock)
         self.mirror = Mirror(store, keys.desired_prefix(role, name), clock, REPAIR_EVERY_S, on_desired)
 
     async def run(self) -> None:
-        """Until cancelled. Raises NameTaken at the start only, StoreChanged and Refused at any time."""
+        """Until cancelled. Raises NameTaken at the start and after a lost lease, StoreChanged and Refused at any time.
+
+        What is registered, told and reported by then stays in the store until the lease ends.
+        """
         await self._registration.register()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._session.run(), name="lease")
@@ -177,3 +190,20 @@ class AgentLink:
             group.create_task(self.mirror.run(), name="desired")
             group.create_task(self.reports.run(), name="reports")
             group.create_task(self._registration.keep(self.reports.forget_written), name="registration")
+            group.create_task(self._notice(), name="silence")
+
+    def _heard(self, _revision: int) -> None:
+        self._heard_s = self._clock.now()
+
+    async def _notice(self) -> None:
+        """Say when the store falls silent and when it is back; nothing else follows from it."""
+        self._heard_s = self._clock.now()
+        silent = False
+        while True:
+            await self._clock.sleep(LOOK_EVERY_S)
+            silent_s = self._clock.now() - self._heard_s
+            if not silent and silent_s > SILENT_AFTER_S:
+                self._log("the store does not answer", silent_s=round(silent_s, 1))
+            elif silent and silent_s <= SILENT_AFTER_S:
+                self._log("the store answers again")
+            silent = silent_s > SILENT_AFTER_S

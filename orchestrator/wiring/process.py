@@ -12,13 +12,14 @@ from typing import Any
 import structlog
 
 from birdctl.errors import BirdError
-from dataplane.errors import DataplaneError, KeyFileError, ProgramMissing
+from dataplane.errors import DataplaneError, FeatureMissing, KeyFileError, ProgramMissing
 from orchestrator.admin import AdminError
 from orchestrator.agents.instance import InstanceError
 from orchestrator.agents.link import NameTaken
 from orchestrator.agents.statefile import StateFileError
 from orchestrator.http import HttpError
 from orchestrator.store.port import StoreError
+from orchestrator.store.records import RecordError
 
 VERSION = version("bgplb")
 
@@ -30,9 +31,11 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
     (KeyFileError, BAD_INPUT),
     (StateFileError, BAD_INPUT),
     (ProgramMissing, PREREQUISITE),
+    (FeatureMissing, PREREQUISITE),
     (AdminError, REFUSED),
     (HttpError, REFUSED),
     (OSError, BAD_INPUT),
+    (RecordError, BAD_INPUT),
     (StoreError, UNREACHABLE),
     (BirdError, UNREACHABLE),
     (DataplaneError, REFUSED),
