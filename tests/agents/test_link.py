@@ -1,0 +1,262 @@
+"""An agent's link with the store: one live name, reports as levels, and a store that comes and goes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from fsm.records import AgentRecord, EdgeReport
+from orchestrator.agents.link import AgentLink, NameTaken, Registration
+from orchestrator.store.heartbeat import Heartbeat
+from orchestrator.store.lease import Session
+from orchestrator.store.port import Change, Put, Refused
+from orchestrator.store.records import RecordError, decode
+from tests.agents.fakes import KEYS
+from tests.contract.store.clocks import VirtualClock
+from tests.contract.store.fake import FakeEtcd, FakeStore
+
+AGENT = KEYS.agent("edge", "edge-1")
+OBSERVED = KEYS.observed_base("edge", "edge-1")
+DESIRED = KEYS.desired_base("edge", "edge-1")
+
+
+@dataclass
+class Linked:
+    """A link, what it was told and what it said."""
+
+    store: FakeStore
+    session: Session
+    link: AgentLink
+    task: asyncio.Task[None]
+    told: list[Change] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def report(self, value: object | None) -> None:
+        self.link.reports.set(OBSERVED, value)
+
+
+class Net:
+    """A store and its clock."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.server = FakeEtcd(self.clock)
+        self.turns = 0
+        self.links: list[Linked] = []
+
+    def progress(self) -> int:
+        self.turns += 1
+        return self.turns
+
+    def start(self, instance: str = "i-1", store: FakeStore | None = None) -> Linked:
+        store = store or self.server.client()
+        told: list[Change] = []
+        said: list[str] = []
+        session = Session(store, self.clock, 3000, 1000, self.progress)
+        beat = Heartbeat(store, KEYS.heartbeat("edge", "edge-1"), self.clock, 250, session, self.progress)
+
+        def log(event: str, **_fields: Any) -> None:
+            said.append(event)
+
+        registration = Registration(
+            store=store, keys=KEYS, clock=self.clock, session=session, role="edge", name="edge-1",
+            describe=lambda: AgentRecord("edge-1", "edge", instance, "1", "key"), log=log,
+        )  # fmt: skip
+        link = AgentLink(
+            store=store, keys=KEYS, clock=self.clock, session=session, heartbeat=beat, registration=registration,
+            role="edge", name="edge-1", on_desired=told.extend,
+        )  # fmt: skip
+        linked = Linked(store, session, link, asyncio.create_task(link.run()), told, said)
+        self.links.append(linked)
+        return linked
+
+    async def stop(self, linked: Linked) -> None:
+        linked.task.cancel()
+        with suppress(asyncio.CancelledError, ExceptionGroup, NameTaken, RecordError):
+            await linked.task
+
+    def observed(self) -> EdgeReport | None:
+        kv = self.server.items.get(OBSERVED)
+        return None if kv is None else decode(kv.value, EdgeReport, OBSERVED)
+
+
+@pytest.fixture
+async def net() -> AsyncIterator[Net]:
+    made = Net()
+    yield made
+    for linked in made.links:
+        await made.stop(linked)
+    await made.server.close()
+
+
+async def test_it_registers_beats_listens_and_reports_under_one_lease(net: Net) -> None:
+    linked = net.start()
+    linked.report(EdgeReport("i-1"))
+    await net.clock.advance(1.0)
+    net.server.commit([Put(DESIRED, b"{}")])
+    await net.clock.advance(0.1)
+    leases = {net.server.items[key].lease for key in (AGENT, OBSERVED, KEYS.heartbeat("edge", "edge-1"))}
+    assert leases == {linked.session.lease_id}
+    assert [change.key for change in linked.told] == [DESIRED]
+
+
+async def test_a_second_installation_with_a_live_name_is_refused_and_the_first_goes_on(net: Net) -> None:
+    first = net.start("i-1")
+    await net.clock.advance(0.5)
+    second = net.start("i-2")
+    await net.clock.advance(0.5)
+    with pytest.raises(NameTaken, match="edge edge-1: another installation"):
+        await second.task
+    assert second.session.lease_id == 0, "and it leaves no lease behind"
+    await net.clock.advance(5.0)
+    assert decode(net.server.items[AGENT].value, AgentRecord, AGENT).instance == "i-1"
+    assert not first.task.done()
+
+
+async def test_two_that_start_at_once_end_as_one(net: Net) -> None:
+    both = [net.start("i-1"), net.start("i-2")]
+    await net.clock.advance(1.0)
+    ended = [linked for linked in both if linked.task.done()]
+    assert len(ended) == 1
+    with pytest.raises(NameTaken):
+        await ended[0].task
+
+
+async def test_the_same_installation_replaces_its_own_key_at_once(net: Net) -> None:
+    first = net.start()
+    first.report(EdgeReport("i-1", bird="up"))
+    await net.clock.advance(0.5)
+    await net.stop(first)
+    again = net.start()
+    again.report(EdgeReport("i-1", bird="silent"))
+    await net.clock.advance(0.5)
+    assert net.server.items[AGENT].lease == again.session.lease_id
+    await net.clock.advance(10.0)  # the first one's lease ends meanwhile
+    assert AGENT in net.server.items
+    found = net.observed()
+    assert found is not None
+    assert found.bird == "silent"
+
+
+async def test_a_name_is_free_when_its_lease_has_ended(net: Net) -> None:
+    first = net.start("i-1")
+    await net.clock.advance(0.5)
+    await net.stop(first)
+    await net.clock.advance(4.0)
+    net.start("i-2")
+    await net.clock.advance(0.5)
+    assert decode(net.server.items[AGENT].value, AgentRecord, AGENT).instance == "i-2"
+
+
+async def test_an_agent_whose_lease_was_lost_comes_back_with_all_it_had_reported(net: Net) -> None:
+    linked = net.start()
+    linked.report(EdgeReport("i-1", bird="up"))
+    await net.clock.advance(0.5)
+    net.server.end_lease(linked.session.lease_id)
+    assert net.observed() is None
+    await net.clock.advance(3.0)
+    assert AGENT in net.server.items
+    assert net.observed() is not None
+    assert "lease lost" in linked.said
+
+
+async def test_an_unchanged_report_is_not_written_again(net: Net) -> None:
+    linked = net.start()
+    linked.report(EdgeReport("i-1", bird="up"))
+    await net.clock.advance(0.5)
+    revision = net.server.items[OBSERVED].mod_revision
+    linked.report(EdgeReport("i-1", bird="up"))
+    await net.clock.advance(0.5)
+    assert net.server.items[OBSERVED].mod_revision == revision
+
+
+async def test_a_report_that_is_taken_back_goes(net: Net) -> None:
+    linked = net.start()
+    linked.report(EdgeReport("i-1"))
+    await net.clock.advance(0.5)
+    linked.report(None)
+    await net.clock.advance(0.5)
+    assert net.observed() is None
+
+
+@pytest.mark.parametrize("fate", ["applied", "not applied"])
+async def test_a_report_whose_answer_is_lost_arrives(net: Net, fate: str) -> None:
+    linked = net.start()
+    await net.clock.advance(0.5)
+    linked.store.lose_answer = fate  # type: ignore[assignment]
+    linked.report(EdgeReport("i-1", bird="up"))
+    await net.clock.advance(1.0)
+    assert net.observed() is not None
+
+
+async def test_only_the_last_of_many_reports_matters_after_an_outage(net: Net) -> None:
+    linked = net.start()
+    await net.clock.advance(0.5)
+    linked.store.reachable = False
+    for bird in ("up", "silent", "up", "unknown"):
+        linked.report(EdgeReport("i-1", bird=bird))
+        await net.clock.advance(0.3)
+    linked.store.reachable = True
+    await net.clock.advance(2.0)
+    found = net.observed()
+    assert found is not None
+    assert found.bird == "unknown"
+
+
+async def test_a_store_that_is_away_at_the_start_is_waited_for_and_said_once(net: Net) -> None:
+    store = net.server.client()
+    store.reachable = False
+    linked = net.start(store=store)
+    await net.clock.advance(30.0)
+    assert not linked.task.done()
+    assert linked.said.count("the store does not answer") == 1
+    store.reachable = True
+    await net.clock.advance(1.0)
+    assert AGENT in net.server.items
+    assert linked.said[-1] == "registered"
+
+
+async def test_a_store_that_goes_away_later_ends_nothing_and_is_said_once(net: Net) -> None:
+    linked = net.start()
+    linked.report(EdgeReport("i-1", bird="up"))
+    await net.clock.advance(1.0)
+    linked.store.reachable = False
+    await net.clock.advance(60.0)
+    assert not linked.task.done()
+    assert linked.said.count("the store does not answer") == 1
+    linked.store.reachable = True
+    await net.clock.advance(5.0)
+    assert "the store answers again" in linked.said
+    assert AGENT in net.server.items
+    assert net.observed() is not None
+
+
+async def test_a_quiet_store_is_not_a_silent_one(net: Net) -> None:
+    linked = net.start()
+    await net.clock.advance(60.0)
+    assert "the store does not answer" not in linked.said
+
+
+async def test_a_registration_that_can_not_be_read_ends_the_agent_with_its_key_named(net: Net) -> None:
+    net.server.commit([Put(AGENT, b'{"schema": 99}')])
+    linked = net.start()
+    await net.clock.advance(0.5)
+    with pytest.raises(RecordError, match=AGENT):
+        await linked.task
+
+
+async def test_a_store_that_refuses_ends_the_agent(net: Net) -> None:
+    linked = net.start()
+    await net.clock.advance(0.5)
+
+    async def refuse(key: str, value: bytes, lease: int = 0) -> int:
+        raise Refused("put: no space left; compact and defragment")
+
+    linked.store.put = refuse  # type: ignore[method-assign]
+    await net.clock.advance(1.0)
+    with pytest.raises(ExceptionGroup) as caught:
+        await linked.task
+    assert caught.group_contains(Refused, match="no space left", depth=None)
