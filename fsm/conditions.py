@@ -36,6 +36,9 @@ def conditions(record: PoolRecord, view: PoolView) -> tuple[Condition, ...]:
         found.append(Condition("Suspect", "ControlLost", f"traffic through {owner.name} is fine, its agent is silent"))
     if owner is not None and owner.partial:
         found.append(Condition("PartialPath", "DownAtSomeEdges", f"{owner.name} is unfit at some edges, not at all"))
+    armed = [name for name, r in view.edge_reports.items() if r.armed_plan is not None]
+    if record.state == PoolState.HELD and armed:
+        found.append(Condition("HoldPending", "PlanNotYetRevoked", f"still armed at {', '.join(armed)}"))
     if wants_hold(record, view) and record.state not in (PoolState.HELD, PoolState.TERMINATING):
         found.append(Condition("HoldPending", "MoveUnderWay", "the hold applies at the end of the move"))
     if view.intent_missing:

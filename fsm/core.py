@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from fsm.effects import AppendHistory, Effect, ForgetMachine, SaveMachine, TakeEpoch
 from fsm.events import Event
-from fsm.pool import DEADLINES_MS, POOL, PoolDraft
+from fsm.pool import DEADLINES_MS, POOL
+from fsm.pool_acts import PoolDraft
 from fsm.records import HistoryEntry, PoolRecord
 from fsm.types import Instant, PoolState
 

@@ -1,6 +1,7 @@
 """Desired state: what each agent has to make true, projected from the records. Pure; the whole level, never a step."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from ipaddress import IPv4Network
 
 from fsm.records import (
@@ -18,13 +19,16 @@ from fsm.types import PROFILES, PoolState
 
 S = PoolState
 
+ARMED = (S.ACTIVE_HEALTHY, S.IDLE, S.STRANDED)
+"""States in which the edge holds the plan."""
+
 EDGE, NODE = "edge", "node"
 Key = tuple[str, str]
 """(role, agent)"""
 
 
 def edge_pool(record: PoolRecord, spec: PoolSpec) -> EdgePool:
-    """What an edge does with the pool: whom it points at, under which epoch."""
+    """What an edge does with the pool: whom it points at, under which epoch, and what it may do by itself."""
     owner, epoch = record.owner, record.epoch
     if record.state == S.TERMINATING:
         return EdgePool(spec.addresses, None, epoch, deleted=True)
@@ -32,7 +36,8 @@ def edge_pool(record: PoolRecord, spec: PoolSpec) -> EdgePool:
         owner = record.target
     elif record.state == S.DRAINING:
         owner, epoch = (record.target, epoch) if record.switched else (owner, record.base_epoch)
-    return EdgePool(spec.addresses, owner, epoch, planned=record.switched, plan=record.plan)
+    plan = record.plan if record.state in ARMED else ()
+    return EdgePool(spec.addresses, owner, epoch, planned=record.switched, plan=plan)
 
 
 def announcers(record: PoolRecord) -> frozenset[str]:
@@ -53,8 +58,11 @@ def pool_desired(record: PoolRecord, spec: PoolSpec, group: EdgeGatewaySpec) -> 
     told = announcers(record)
     wanted: dict[Key, EdgePool | NodePool] = {}
     if record.epoch:
+        command = edge_pool(record, spec)
+        if len(group.edges) > 1:
+            command = replace(command, plan=())  # each would act on what it sees alone
         for edge in group.edges:
-            wanted[EDGE, edge.name] = edge_pool(record, spec)
+            wanted[EDGE, edge.name] = command
     for gateway in group.gateways:
         wanted[NODE, gateway] = NodePool(spec.addresses, gateway in told, record.epoch)
     return wanted

@@ -15,6 +15,8 @@ from fsm.witness import GatewayView, Sight
 
 S, E, J = PoolState, PoolEvent, Judgement
 BAD = (J.DEAD, J.UNFIT)
+PLANS = 2
+"""Length of a plan chain: the next gateway, and the one after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +162,34 @@ def _deadline(record: PoolRecord, view: PoolView, target: str | None, serves: bo
 
 
 def _executed_plan(record: PoolRecord, view: PoolView) -> Event | None:
-    """An edge carried out the plan that was armed on the epoch in force."""
+    """An edge is ahead of the record: it carried out a plan, or several of a chain, that stand on the epoch in force.
+
+    Every number that a record takes otherwise is above all that were reserved before. So a plan above the record's
+    epoch stands on it, whether the record still has that plan or replaced it while the edge was carrying it out; one
+    below is superseded, and the edge receives the higher command.
+    """
+    if record.state in (S.PENDING, S.DRAINING, S.TERMINATING):
+        return None
     done = {r.executed_plan: r for r in view.edge_reports.values() if r.executed_plan is not None}
-    for plan in record.plan:
-        if plan.epoch in done and plan.base == record.epoch:
-            phases = _phases([done[plan.epoch]], "detect")
-            return Event(E.PLAN_EXECUTED, "executed by the edge", plan.target, plan.epoch, phases_ms=phases)
-    return None
+    newest = max(done, default=0)
+    if newest <= record.epoch:
+        return None
+    phases = _phases([done[newest]], "detect")
+    return Event(E.PLAN_EXECUTED, "executed by the edge", done[newest].owner, newest, phases_ms=phases)
+
+
+def _plan_outdated(record: PoolRecord, view: PoolView) -> Event | None:
+    """The plan should name others than it does. While the edge can't be told, or nobody can be judged, it stays.
+
+    A pool that several edges serve has no plan: they would have to agree first.
+    """
+    if not all_edges_fresh(view) or view.control_trouble:
+        return None
+    wanted = candidates(record, view, (record.owner,))[:PLANS] if len(view.edges) == 1 else ()
+    fits = not record.plan or record.plan[0].base == record.epoch
+    if fits and wanted == tuple(plan.target for plan in record.plan):
+        return None
+    return Event(E.PLAN_OUTDATED, f"next: {', '.join(wanted) or 'nobody'}", targets=wanted)
 
 
 def _addresses_changed(record: PoolRecord, spec: PoolSpec) -> bool:
@@ -189,7 +212,8 @@ def _pending(record: PoolRecord, view: PoolView) -> Event | None:
 def _active(record: PoolRecord, view: PoolView) -> Event | None:
     if wants_hold(record, view):
         return Event(E.HOLD_REQUESTED, _hold_cause(record))
-    return _unfit(record, view, _best(record, view, record.owner)) or _planned(record, view)
+    urgent = _unfit(record, view, _best(record, view, record.owner)) or _planned(record, view)
+    return urgent or _plan_outdated(record, view)
 
 
 def _moving(record: PoolRecord, view: PoolView) -> Event | None:

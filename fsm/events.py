@@ -18,6 +18,7 @@ class PoolEvent(StrEnum):
     ANNOUNCED = "Announced"
     DEADLINE_PASSED = "DeadlinePassed"
     OWNER_RECOVERED = "OwnerRecovered"
+    PLAN_OUTDATED = "PlanOutdated"
     PLAN_EXECUTED = "PlanExecuted"
     HOLD_REQUESTED = "HoldRequested"
     HOLD_RELEASED = "HoldReleased"
@@ -34,7 +35,8 @@ class Event:
 
     `cause` is a short token or an operator's reason; `target` the gateway it speaks of; `epoch` only for an executed
     plan; `serves` says that packets pass through the owner although something is missing; `phases_ms` are times that
-    one host measured on its own clock; `addresses` the prefixes that the pool has now.
+    one host measured on its own clock; `addresses` the prefixes that the pool has now; `targets` the gateways that a
+    plan should name, next first.
     """
 
     name: PoolEvent
@@ -43,5 +45,6 @@ class Event:
     epoch: int | None = None
     serves: bool = False
     addresses: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
     evidence: Mapping[str, str] = field(default_factory=dict)
     phases_ms: Mapping[str, float] = field(default_factory=dict)

@@ -17,6 +17,8 @@ class Accepted:
 
     command: EdgePool
     mod_revision: int
+    executed: bool = False
+    """The edge came here by itself, by a plan; nobody has commanded since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +62,18 @@ def accept(state: FenceState, pool: str, command: EdgePool, mod_revision: int) -
 def forget(state: FenceState, pool: str) -> FenceState:
     """A pool whose deletion is confirmed; its prefixes' highest epochs stay."""
     return replace(state, pools={name: a for name, a in state.pools.items() if name != pool})
+
+
+def execute(state: FenceState, pool: str) -> FenceState:
+    """The fence after the edge has carried out the pool's next plan by itself. Raises ValueError if it has none."""
+    before = state.pools[pool]
+    plan = next((p for p in before.command.plan if p.base == before.command.epoch), None)
+    if plan is None:
+        raise ValueError(f"pool {pool}: no plan stands on epoch {before.command.epoch}")
+    rest = tuple(p for p in before.command.plan if p.epoch > plan.epoch)
+    command = replace(before.command, owner=plan.target, epoch=plan.epoch, planned=False, plan=rest)
+    verdict = accept(state, pool, command, before.mod_revision)
+    if isinstance(verdict, Refused):
+        raise ValueError(verdict.reason)
+    executed = replace(verdict.pools[pool], executed=True)
+    return replace(verdict, pools={**verdict.pools, pool: executed})

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from fsm.records import EdgePool, HistoryEntry
+from fsm.records import EdgePool, HistoryEntry, Plan
 from fsm.types import PoolState
 
 STATEMENTS = {
@@ -117,6 +117,35 @@ def _holder(entry: HistoryEntry) -> str | None:
     if entry.to_state == PoolState.TERMINATING:
         return None
     return entry.target if entry.to_state in TARGET_STATES else entry.owner
+
+
+def plan_faults(command: EdgePool) -> list[str]:
+    """S2 for a command that carries plans: each stands on the number before it, is above it, and names another."""
+    found: list[str] = []
+    base, named = command.epoch, {command.owner}
+    for plan in command.plan:
+        where = f"S2: plan {plan.epoch} for {plan.target}"
+        if plan.base != base:
+            found.append(f"{where} stands on {plan.base}, the number before it is {base}")
+        if plan.epoch <= plan.base:
+            found.append(f"{where} is not above {plan.base}")
+        if plan.target in named:
+            found.append(f"{where} names a gateway that had its turn")
+        base, named = plan.epoch, named | {plan.target}
+    return found
+
+
+def plans_keep_their_numbers(plans: Iterable[Plan], entries: Sequence[HistoryEntry]) -> list[str]:
+    """S2 for numbers that were reserved: wherever a machine's history has one, it stands for the plan's target."""
+    targets: dict[int, set[str]] = {}
+    for plan in plans:
+        targets.setdefault(plan.epoch, set()).add(plan.target)
+    found = [f"S2: number {n} was reserved for {' and '.join(sorted(t))}" for n, t in targets.items() if len(t) > 1]
+    return found + [
+        f"S2: epoch {entry.epoch} was reserved for {', '.join(targets[entry.epoch])}, stands for {holder}"
+        for entry in entries
+        if entry.epoch in targets and (holder := _holder(entry)) is not None and holder not in targets[entry.epoch]
+    ]
 
 
 @dataclass(frozen=True, slots=True)

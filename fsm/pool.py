@@ -1,22 +1,39 @@
 """The pool's table: every state, every row, every reasoned ignore. Changing how a pool behaves starts here.
 
-Guards and acts are below the table's vocabulary and above the rows. They see a `PoolDraft` and do nothing but change
-its record; what follows for etcd, BIRD and the kernel is derived from the record by `fsm.desired`.
+Guards and acts are in `fsm.pool_acts`; which event follows from what is seen, in `fsm.evaluate`.
 """
 
-from dataclasses import dataclass, replace
-
-from fsm.events import Event, PoolEvent
-from fsm.records import PoolRecord
-from fsm.table import Ignore, Row, State, Table
-from fsm.types import (
-    DAMPING_FIRST_MS,
-    DAMPING_FREE_MOVES,
-    DAMPING_LONGEST_MS,
-    DAMPING_WINDOW_MS,
-    Instant,
-    PoolState,
+from fsm.desired import ARMED
+from fsm.events import PoolEvent
+from fsm.pool_acts import (
+    PoolDraft,
+    adopt_plan,
+    announce,
+    arm,
+    clear_target,
+    count_move,
+    forget,
+    forget_held,
+    has_target,
+    keep_where_sent,
+    not_switched,
+    outbid,
+    own,
+    remember_state,
+    renumber,
+    serves,
+    silence,
+    silent,
+    stay,
+    switch,
+    take_epoch,
+    take_over,
+    was_idle,
+    was_pending,
+    was_stranded,
 )
+from fsm.table import Ignore, Row, State, Table
+from fsm.types import PoolState
 
 S, E = PoolState, PoolEvent
 
@@ -35,139 +52,6 @@ STATES = (
 )
 DEADLINES_MS = {state.name: state.deadline_ms for state in STATES}
 
-
-@dataclass(slots=True)
-class PoolDraft:
-    """A record while one event is put through the table. `epoch_counter` is the last number handed out."""
-
-    state: str
-    record: PoolRecord
-    event: Event
-    instant: Instant
-    epoch_counter: int
-    forgotten: bool = False
-
-    def change(self, **fields: object) -> None:
-        """Replace fields of the record."""
-        self.record = replace(self.record, **fields)  # type: ignore[arg-type]
-
-
-# ---- guards ------------------------------------------------------------------------------------------------------
-
-
-def has_target(d: PoolDraft) -> bool:
-    return d.event.target is not None
-
-
-def not_switched(d: PoolDraft) -> bool:
-    return not d.record.switched
-
-
-def serves(d: PoolDraft) -> bool:
-    return d.event.serves
-
-
-def silent(d: PoolDraft) -> bool:
-    return not d.record.announce
-
-
-def was_pending(d: PoolDraft) -> bool:
-    return d.record.held_from == S.PENDING
-
-
-def was_stranded(d: PoolDraft) -> bool:
-    return d.record.held_from == S.STRANDED
-
-
-def was_idle(d: PoolDraft) -> bool:
-    return d.record.held_from == S.IDLE
-
-
-# ---- acts --------------------------------------------------------------------------------------------------------
-
-
-def take_epoch(d: PoolDraft) -> None:
-    """The next number of the global counter, with the target that it stands for. The old plan is void with it."""
-    d.epoch_counter += 1
-    d.change(target=d.event.target, base_epoch=d.record.epoch, epoch=d.epoch_counter, switched=False, plan=())
-
-
-def count_move(d: PoolDraft) -> None:
-    """Damping: the third move within a minute starts a back-off; each further one doubles it, until all is quiet."""
-    now, record = d.instant.now_s, d.record
-    recent = (*(m for m in record.moves_s if m > now - DAMPING_WINDOW_MS / 1000), now)
-    quiet = not record.moves_s or now - record.moves_s[-1] > max(DAMPING_WINDOW_MS, 2 * record.backoff_ms) / 1000
-    backoff = 0 if quiet else 2 * record.backoff_ms
-    if len(recent) >= DAMPING_FREE_MOVES:
-        backoff = max(backoff, DAMPING_FIRST_MS)
-    d.change(moves_s=recent, backoff_ms=min(backoff, DAMPING_LONGEST_MS))
-
-
-def adopt_plan(d: PoolDraft) -> None:
-    """The edge moved by itself, under a number that was reserved for it: that number becomes the pool's."""
-    if d.event.epoch is None:
-        raise ValueError("an executed plan without its epoch")
-    d.change(target=d.event.target, base_epoch=d.record.epoch, epoch=d.event.epoch, switched=False, plan=())
-
-
-def renumber(d: PoolDraft) -> None:
-    """Other prefixes, same owner: one that comes from another pool may have been commanded under a higher number."""
-    d.epoch_counter += 1
-    d.change(addresses=d.event.addresses, epoch=d.epoch_counter, base_epoch=d.record.epoch, plan=())
-
-
-def switch(d: PoolDraft) -> None:
-    """The target is prepared: from here on the edges are told to point at it."""
-    d.change(switched=True)
-
-
-def own(d: PoolDraft) -> None:
-    """The target is the owner now."""
-    d.change(previous=d.record.owner, owner=d.record.target, target=None)
-
-
-def keep_where_sent(d: PoolDraft) -> None:
-    """Edges that were already told to point at the target keep doing so: nothing is withdrawn without a target."""
-    if d.state == S.DRAINING and not d.record.switched:
-        stay(d)
-    else:
-        d.change(owner=d.record.target, target=None, plan=())
-
-
-def stay(d: PoolDraft) -> None:
-    """The edges never heard of the target: the owner stays.
-
-    Under a number of its own: the target's agent has accepted the move's number, so that the one before could not be
-    given to it again, and the move's number stands for the target.
-    """
-    d.epoch_counter += 1
-    d.change(target=None, epoch=d.epoch_counter, switched=False, plan=())
-
-
-def remember_state(d: PoolDraft) -> None:
-    d.change(held_from=d.state, plan=())
-
-
-def forget_held(d: PoolDraft) -> None:
-    d.change(held_from=None)
-
-
-def announce(d: PoolDraft) -> None:
-    d.change(announce=True)
-
-
-def silence(d: PoolDraft) -> None:
-    d.change(announce=False)
-
-
-def clear_target(d: PoolDraft) -> None:
-    d.change(target=None, switched=False, plan=())
-
-
-def forget(d: PoolDraft) -> None:
-    d.forgotten = True
-
-
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 MOVING = (S.FAILURE_DETECTED, S.WITHDRAWN)
@@ -175,18 +59,33 @@ SETTLING = (S.PEER_UPDATED, S.STANDBY_ADVERTISING)
 RESTING = (S.ACTIVE_HEALTHY, S.IDLE)
 LIVE = tuple(s.name for s in STATES if s.name != S.TERMINATING)
 NEW_MOVE = (take_epoch, count_move)
+TAKE_OVER = (take_over, count_move)
 
 ROWS: tuple[Row[PoolDraft], ...] = (
     Row(E.CANDIDATE_READY, (S.PENDING,), S.WITHDRAWN, "the first owner: no old path exists", None, (take_epoch,)),
-    Row(E.CANDIDATE_READY, (S.STRANDED,), S.FAILURE_DETECTED, "somebody can take it at last", None, NEW_MOVE),
+    Row(E.CANDIDATE_READY, (S.STRANDED,), S.FAILURE_DETECTED, "somebody can take it at last", None, TAKE_OVER),
     Row(E.OWNER_RECOVERED, (S.STRANDED,), S.ACTIVE_HEALTHY, "the kept mapping works again"),
-    Row(E.OWNER_UNFIT, (*RESTING, *SETTLING), S.FAILURE_DETECTED, "the target takes over", has_target, NEW_MOVE),
+    Row(E.OWNER_UNFIT, (*RESTING, *SETTLING), S.FAILURE_DETECTED, "the target takes over", has_target, TAKE_OVER),
     Row(E.OWNER_UNFIT, (*RESTING, *SETTLING), S.STRANDED, "nobody can take it", None, (clear_target,)),
     Row(E.OWNER_UNFIT, (S.DRAINING,), S.FAILURE_DETECTED, "no time left to be gentle", has_target, (take_epoch,)),
     Row(E.OWNER_UNFIT, (S.DRAINING,), S.STRANDED, "nobody can take it", None, (keep_where_sent,)),
-    Row(E.PLAN_EXECUTED, (S.ACTIVE_HEALTHY, S.STRANDED), S.FAILURE_DETECTED, "adopt", None, (adopt_plan, count_move)),
+    *(Row(E.PLAN_OUTDATED, (state,), state, "the standbys changed", None, (arm,)) for state in RESTING),
+    Row(E.PLAN_EXECUTED, (*ARMED, *SETTLING), S.FAILURE_DETECTED, "adopt", None, (adopt_plan, count_move)),
     Row(
-        E.PLAN_EXECUTED, (S.HELD,), S.FAILURE_DETECTED, "the edge acted before the hold reached it", None, (adopt_plan,)
+        E.PLAN_EXECUTED,
+        MOVING,
+        S.FAILURE_DETECTED,
+        "the edge went on to the plan after",
+        None,
+        (keep_where_sent, adopt_plan, count_move),
+    ),
+    Row(
+        E.PLAN_EXECUTED,
+        (S.HELD,),
+        S.FAILURE_DETECTED,
+        "the edge acted before the hold reached it",
+        None,
+        (adopt_plan, count_move, forget_held),
     ),
     Row(E.MOVE_WANTED, RESTING, S.DRAINING, "make before break", has_target, NEW_MOVE),
     Row(E.OLD_PATH_REMOVED, (S.FAILURE_DETECTED,), S.WITHDRAWN, "the edges confirm"),
@@ -240,7 +139,7 @@ ROWS: tuple[Row[PoolDraft], ...] = (
         Row(E.ADDRESSES_CHANGED, (state,), state, "same owner, other prefixes", None, (renumber,))
         for state in (*RESTING, S.STRANDED, S.HELD)
     ),
-    Row(E.DELETE_REQUESTED, LIVE, S.TERMINATING, "the operator's order", None, (clear_target, forget_held)),
+    Row(E.DELETE_REQUESTED, LIVE, S.TERMINATING, "the operator's order", None, (outbid, clear_target, forget_held)),
     Row(E.PATHS_REMOVED, (S.TERMINATING,), S.TERMINATING, "every edge has confirmed", None, (forget,)),
 )
 
@@ -259,7 +158,9 @@ IGNORES = (
     Ignore((E.OWNER_UNFIT,), (S.STRANDED,), "known: that is why it is stranded"),
     Ignore((E.OWNER_UNFIT, E.TARGET_LOST, E.DEADLINE_PASSED, E.MOVE_WANTED), (S.HELD,), "automation is paused"),
     Ignore((E.OWNER_UNFIT, E.TARGET_LOST, E.MOVE_WANTED), (S.TERMINATING,), "it is being deleted"),
-    Ignore((E.PLAN_EXECUTED,), _others(S.ACTIVE_HEALTHY, S.STRANDED, S.HELD), "superseded by a higher epoch"),
+    Ignore((E.PLAN_EXECUTED,), (S.DRAINING, S.TERMINATING), "superseded by a higher epoch"),
+    Ignore((E.PLAN_EXECUTED,), (S.PENDING,), "no edge has a plan"),
+    Ignore((E.PLAN_OUTDATED,), _others(*RESTING), "a plan is for a pool at rest"),
     Ignore((E.MOVE_WANTED,), RESTING, "no target is ready"),
     Ignore((E.MOVE_WANTED,), (*MOVING, *SETTLING, S.DRAINING), "a move is under way"),
     Ignore((E.MOVE_WANTED,), (S.PENDING, S.STRANDED), "no target is ready"),

@@ -154,6 +154,9 @@ class EdgePoolReport:
     """After a planned move: answers from the old gateway are still let through."""
     announced_by: tuple[str, ...] = ()
     executed_plan: int | None = None
+    """Epoch of the plan that the edge carried out by itself, until the leader has commanded anew."""
+    armed_plan: int | None = None
+    """Epoch of the plan that it would carry out next."""
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     outage_estimate_ms: float | None = None
     error: str = ""

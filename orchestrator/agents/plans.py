@@ -1,0 +1,28 @@
+"""What an edge may do by itself: the next plan of a pool, and whether its moment has come. Pure."""
+
+from collections.abc import Mapping
+
+from fsm.records import EdgePool, GatewayWitness, Plan
+from fsm.types import Heartbeat, Judgement, Probe, Session
+from fsm.witness import judge
+
+
+def next_plan(command: EdgePool) -> Plan | None:
+    """The plan that stands on the command's own epoch; None without one, and for a pool that is being deleted."""
+    if command.deleted or command.owner is None:
+        return None
+    return next((plan for plan in command.plan if plan.base == command.epoch), None)
+
+
+def due_plan(command: EdgePool, witnesses: Mapping[str, GatewayWitness]) -> Plan | None:
+    """The next plan, if this edge itself sees that the owner is dead and that the target carries packets.
+
+    Unknown is never dead: a silent BIRD, or all sessions gone at once, moves nothing.
+    """
+    plan, owner = next_plan(command), witnesses.get(command.owner or "")
+    target = witnesses.get(plan.target) if plan else None
+    if owner is None or target is None:
+        return None
+    if judge(owner.session, Heartbeat.FRESH, owner.probe, owner.missed) is not Judgement.DEAD:
+        return None
+    return plan if target.session == Session.UP and target.probe == Probe.PASSING else None
