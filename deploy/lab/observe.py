@@ -84,8 +84,11 @@ def wait_settled(world: World, timeout_s: float, owner: str | None = None, with_
 
 
 def states_since(machine: dict[str, Any], seq: int) -> tuple[str, ...]:
-    """The states that the machine entered after history entry `seq`."""
-    return tuple(entry["to"] for entry in machine["history"] if entry["seq"] > seq)
+    """The states that the machine entered after history entry `seq`; a state that it stayed in does not count.
+
+    The leader also records what it reserves while nothing moves: the numbers of a plan.
+    """
+    return tuple(entry["to"] for entry in machine["history"] if entry["seq"] > seq and entry["to"] != entry["from"])
 
 
 def phases_since(machine: dict[str, Any], seq: int) -> dict[str, float]:

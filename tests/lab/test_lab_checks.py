@@ -177,9 +177,10 @@ def test_a_picture_without_a_loss_has_no_outage_band() -> None:
 
 MACHINE = {
     "history": [
-        {"seq": 4, "to": "ActiveHealthy", "phases_ms": {"detect": 1.0}},
-        {"seq": 5, "to": "FailureDetected", "phases_ms": {"detect": 120.0}},
-        {"seq": 6, "to": "Withdrawn", "phases_ms": {"withdraw": 0.5}},
+        {"seq": 4, "from": "StandbyAdvertising", "to": "ActiveHealthy", "phases_ms": {"detect": 1.0}},
+        {"seq": 5, "from": "ActiveHealthy", "to": "ActiveHealthy", "phases_ms": {}},
+        {"seq": 6, "from": "ActiveHealthy", "to": "FailureDetected", "phases_ms": {"detect": 120.0}},
+        {"seq": 7, "from": "FailureDetected", "to": "Withdrawn", "phases_ms": {"withdraw": 0.5}},
     ]
 }
 
@@ -187,7 +188,7 @@ MACHINE = {
 def test_only_transitions_after_the_cut_are_told() -> None:
     assert states_since(MACHINE, 4) == ("FailureDetected", "Withdrawn")
     assert phases_since(MACHINE, 4) == {"detect": 120.0, "withdraw": 0.5}
-    assert last_seq(MACHINE) == 6
+    assert last_seq(MACHINE) == 7
     assert last_seq({"history": []}) == -1
 
 
