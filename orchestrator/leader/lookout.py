@@ -17,13 +17,16 @@ class Lookout:
         self._gateways: dict[str, dict[str, GatewayView]] = {}
         self._edges: dict[str, tuple[Heartbeat, ...]] = {}
         self._ready_since_s: dict[str, float] = {}
+        self._seen_s = 0.0
+        """Up to when the mirror was current, at the last look."""
 
     def look(self, now: float) -> set[str]:
         """Judge every gateway afresh; returns the pools of groups where something differs from the last look.
 
         Ages count up to the instant at which the mirror was last current: a store that is silent makes nobody old.
         """
-        world = self._known.world(max(now - max(0.0, self._mirror_age_s(now)), 0.0))
+        self._seen_s = max(now - max(0.0, self._mirror_age_s(now)), 0.0)
+        world = self._known.world(self._seen_s)
         moved: set[str] = set()
         for group in self._known.groups().values():
             views = {g: view_gateway(g, group, world) for g in group.gateways}
@@ -54,7 +57,7 @@ class Lookout:
                 spec=spec,
                 group=group,
                 gateways=self._gateways.get(group.name, {}),
-                edges={e: self._known.sight("edge", e, now) for e in edges},
+                edges={e: self._known.sight("edge", e, self._seen_s) for e in edges},
                 edge_reports=self._known.edge_pools(name, edges),
                 node_reports=self._known.node_pools(name, group.gateways),
                 ready_since_s=self._ready_since_s,

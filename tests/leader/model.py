@@ -77,6 +77,8 @@ class Replica:
         self.store = store or world.server.client()
         self.leading, self.create_revision, self.seen = False, 0, 0
         self.said: list[tuple[str, dict[str, Any]]] = []
+        self.silent_since_s: float | None = None
+        """From when on the store brings nothing to this replica's mirror."""
         self.known = Knowledge(KEYS, STALE_S)
         self.loop = LeaderLoop(
             name=name,
@@ -87,7 +89,7 @@ class Replica:
             interpreter=Interpreter(self.store, KEYS),
             leads=lambda: self.leading,
             guard=self._guard,
-            mirror_age_s=lambda now: 0.0,
+            mirror_age_s=lambda now: 0.0 if self.silent_since_s is None else now - self.silent_since_s,
             log=lambda event, **fields: self.said.append((event, fields)),
         )
 

@@ -280,3 +280,23 @@ async def test_a_tunnel_outlives_its_agents_lease() -> None:
     heir.offer(group(), WEB)
     await world.round(heir, ticks=2)
     assert world.server.items[KEYS.desired_base("edge", "edge-1")] == before
+
+
+async def test_a_store_that_is_silent_makes_nobody_old() -> None:
+    world, leader = await settled()
+    before = world.server.revision
+    leader.silent_since_s = world.clock.now()
+    for _ in range(20):
+        world.clock.seconds += 0.5
+        leader.loop.wake()
+        await leader.loop.turn()
+    assert world.server.revision == before, "no condition, no move: nothing is known"
+
+
+async def test_agents_that_are_silent_while_the_store_speaks_are_old() -> None:
+    world, leader = await settled()
+    for _ in range(6):
+        world.clock.seconds += 0.5
+        await leader.turn()
+    assert {"EdgeUnreachable", "NoStandby"} <= {c.type for c in world.machine().conditions}
+    assert world.machine().state == "ActiveHealthy"
