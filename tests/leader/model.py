@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fsm.fence import FenceState, Refused, accept, forget
+from fsm.fence import FenceState, Refused, accept, execute, forget
 from fsm.records import (
     AgentBase,
     AgentRecord,
@@ -134,6 +134,8 @@ class Edge:
 
     name: str
     reachable: bool = True
+    autonomous: bool = False
+    """It carries out plans by itself, whether the store is there or not."""
     fence: FenceState = field(default_factory=FenceState)
     points_at: dict[str, str | None] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
@@ -232,6 +234,7 @@ class World:
                 )
                 if gateway.obedient:
                     self._obey_node(gateway)
+        self.act_by_plan()
         for edge in self.edges.values():
             if edge.reachable:
                 self.put(KEYS.heartbeat("edge", edge.name), {"seq": self._beats})
@@ -249,6 +252,17 @@ class World:
             report = NodePoolReport(command.epoch, command.announce, True)
             self.put(KEYS.observed("node", gateway.name, "pool", name), report)
         self._drop_reports("node", gateway.name, told)
+
+    def act_by_plan(self) -> None:
+        """Every autonomous edge that sees an owner dead carries out the plan, and reports when it can."""
+        for edge in (edge for edge in self.edges.values() if edge.autonomous):
+            for name, accepted in list(edge.fence.pools.items()):
+                command = accepted.command
+                plan = next((plan for plan in command.plan if plan.base == command.epoch), None)
+                owner = self.gateways.get(command.owner or "")
+                if plan is None or owner is None or owner.powered or not self.gateways[plan.target].powered:
+                    continue
+                edge.fence, edge.points_at[name] = execute(edge.fence, name), plan.target
 
     def _drop_reports(self, role: str, agent: str, told: Iterable[str]) -> None:
         prefix = f"{KEYS.observed_prefix(role, agent)}pool/"
@@ -272,10 +286,13 @@ class World:
     def _command(self, edge: Edge, name: str, key: str) -> None:
         command: EdgePool = self.read(key, EdgePool)
         after = accept(edge.fence, name, command, self.server.items[key].mod_revision)
-        if isinstance(after, Refused):
+        if isinstance(after, Refused) and not after.stale:
             edge.refusals.append(after.reason)
             return
-        edge.fence, edge.points_at[name] = after, command.owner
+        if not isinstance(after, Refused):
+            edge.fence, edge.points_at[name] = after, command.owner
+        accepted = edge.fence.pools[name]
+        command = accepted.command
         heard = tuple(g.name for g in self.gateways.values() if g.powered and name in g.announcing)
         report = EdgePoolReport(
             command.epoch,
@@ -284,6 +301,7 @@ class World:
             installed=not command.deleted,
             removed=command.deleted,
             announced_by=heard,
+            executed_plan=command.epoch if accepted.executed else None,
         )
         self.put(KEYS.observed("edge", edge.name, "pool", name), report)
 
