@@ -37,7 +37,9 @@ def save(path: Path, value: object) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.write(descriptor, encode(value))
+            data = memoryview(encode(value))
+            while data:
+                data = data[os.write(descriptor, data) :]  # it may take less than it is given
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
