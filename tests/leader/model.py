@@ -144,8 +144,13 @@ class Edge:
 class World:
     """The store, its agents and its replicas."""
 
-    def __init__(self, gateways: tuple[str, ...] = ("gw-a", "gw-b"), edges: tuple[str, ...] = ("edge-1",)) -> None:
-        self.clock = ManualClock()
+    def __init__(
+        self,
+        gateways: tuple[str, ...] = ("gw-a", "gw-b"),
+        edges: tuple[str, ...] = ("edge-1",),
+        clock: Any = None,
+    ) -> None:
+        self.clock = clock or ManualClock()
         self.server = FakeEtcd(self.clock)
         self.gateways = {name: Gateway(name, good_since_s=self.clock.now() - SETTLE_S) for name in gateways}
         self.edges = {name: Edge(name) for name in edges}
