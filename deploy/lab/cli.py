@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from bgplb_lab import control, faults, report, scenario, world
+from bgplb_lab import control, faults, report, roles, scenario, world
 from bgplb_lab.errors import LabError, NotFound
 from rich.console import Console
 from rich.table import Table
@@ -127,8 +127,8 @@ def status(
         for name, machine in found["machines"].items():
             table.add_row(name, str(machine["pid"] or "off"), ", ".join(machine["services"]))
         out.print(table)
-        for name, node in found["faults"]:
-            out.print(f"in force: {name} on {node}")
+        for name, node, *value in found["faults"]:
+            out.print(f"in force: {' '.join((name, *value))} on {node}")
 
 
 def describe(lab: world.World) -> dict[str, Any]:
@@ -214,8 +214,9 @@ def logs(
 
 def fault_list() -> str:
     """The faults, a line each, for the help."""
-    width = max(len(name) for name in faults.FAULTS)
-    return "\n".join(f"  {fault.name:{width}}  {fault.teaches}" for fault in faults.FAULTS.values())
+    names = {each.name: f"{each.name} {each.value.name.upper() if each.value else ''}" for each in faults.EVERY_FAULT}
+    width = max(len(text) for text in names.values())
+    return "\n".join(f"  {names[each.name]:{width}}  {each.teaches}" for each in faults.EVERY_FAULT)
 
 
 def act_on(lab_id: str | None, act: Callable[[world.World], object]) -> None:
@@ -231,29 +232,48 @@ FAULT_HELP = f"""Break something until it is healed.
 \b
 Examples:
   bgplb lab fault power-cut --on gw-a
+  bgplb lab fault one-way-cut in --on active
+  bgplb lab fault etcd-freeze --on etcd-leader
   bgplb lab fault etcd-stop
+\b
+Machines may be named by what they are just now: {", ".join(roles.ROLES)}.
 """
+
+
+ValueArgument = Annotated[
+    str | None, typer.Argument(help="What some faults want to be told, see above.", show_default=False)
+]
 
 
 @app.command(help=FAULT_HELP)
 def fault(
-    name: Annotated[str, typer.Argument(help="Which fault.")], on: OnOption = "all", lab_id: IdOption = None
+    name: Annotated[str, typer.Argument(help="Which fault.")],
+    value: ValueArgument = None,
+    on: OnOption = "all",
+    lab_id: IdOption = None,
 ) -> None:
     """See FAULT_HELP."""
-    act_on(lab_id, lambda lab: faults.strike(lab, name, on))
+    act_on(lab_id, lambda lab: faults.strike(lab, name, roles.resolve(lab, on), value))
 
 
 @app.command()
 def heal(
-    name: Annotated[str, typer.Argument(help="Which fault.")], on: OnOption = "all", lab_id: IdOption = None
+    name: Annotated[str | None, typer.Argument(help="Which fault.", show_default=False)] = None,
+    value: ValueArgument = None,
+    on: OnOption = "all",
+    every: Annotated[bool, typer.Option("--all", help="Everything that is in force.")] = False,
+    lab_id: IdOption = None,
 ) -> None:
-    """Mend what `fault` broke: power on, cables in, services started.
+    """Mend what `fault` broke: power on, cables in, services started, frozen ones go on.
 
     \b
-    Example:
+    Examples:
       bgplb lab heal power-cut --on gw-a
+      bgplb lab heal --all
     """
-    act_on(lab_id, lambda lab: faults.heal(lab, name, on))
+    if every == (name is not None):
+        raise typer.BadParameter("name a fault, or say --all")
+    act_on(lab_id, lambda lab: faults.heal_all(lab, say) if name is None else faults.heal(lab, name, on, value))
 
 
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the record here.", show_default=False)]

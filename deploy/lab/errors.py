@@ -7,6 +7,18 @@ class LabError(Exception):
     exit_code = 1
 
 
+class Usage(LabError):
+    """A command was given something that it does not take."""
+
+    exit_code = 2
+
+
+class BadInput(LabError):
+    """A scenario file is not as it should be: the text names file, field, value and what is allowed."""
+
+    exit_code = 3
+
+
 class MissingPrerequisite(LabError):
     """Not root, a program is absent, or the kernel lacks a feature."""
 

@@ -1,0 +1,164 @@
+"""Faults of wires and packets. Those that leave the carrier on are nft filters on the fabric's ports.
+
+A frame that a machine sends enters the fabric at that machine's own port, one that it is sent enters at somebody
+else's; so a filter at the entry (the `netdev` family's ingress hook) is enough for every direction, and no machine
+has a rule that its own daemons could see.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+
+from bgplb_lab import control, topology
+from bgplb_lab.topology import FABRIC, Machine
+from bgplb_lab.world import World, port_name
+
+TUNNEL_BRIDGES = ("edge-nat-", "nat-")
+GROUPS = {"etcd": tuple(topology.ETCD), "orchestrators": topology.ORCHESTRATORS}
+"""What a partition may name besides a machine."""
+NAT_PORTS = ("20000-29999", "40000-49999")
+"""A NAT box that forgets its mappings takes ports of the range that it does not use yet."""
+
+
+def ends(world: World, node: str, bridge: str | None = None) -> list[str]:
+    """The fabric's ends of a machine's links, in the order of the cut; only those on `bridge` if one is given."""
+    return [port_name(node, port) for port in world.machine(node).ports if bridge in (None, port.bridge)]
+
+
+def set_ends(world: World, names: list[str], up: bool) -> int:
+    """Plug cables in or out on the fabric's side; answers the stamp just before the first."""
+    return int(world.command(FABRIC, {"cmd": "links", "up": up, "names": names})["stamp_ns"])
+
+
+def cut_links(world: World, node: str, value: str | None) -> int:
+    """All links of the machine dead; its kernel state and processes live on.
+
+    The links go on the fabric's side: taking an interface down on its own side would flush the routes over it, and
+    this fault must leave the machine exactly as it was, only alone.
+    """
+    return set_ends(world, ends(world, node), up=False)
+
+
+def restore_links(world: World, node: str, value: str | None) -> None:
+    """Plug the cables in again."""
+    set_ends(world, ends(world, node), up=True)
+
+
+def cut_lan(world: World, node: str, value: str | None) -> int:
+    """Only the cluster LAN is gone: the tunnel, its BFD and the store are as before."""
+    return set_ends(world, ends(world, node, "cluster-lan"), up=False)
+
+
+def restore_lan(world: World, node: str, value: str | None) -> None:
+    """The LAN's cable is in again."""
+    set_ends(world, ends(world, node, "cluster-lan"), up=True)
+
+
+def tunnel_ends(machine: Machine) -> dict[str, str]:
+    """The fabric's ends of the links that tunnels run over: end -> bridge."""
+    return {
+        port_name(machine.name, port): port.bridge for port in machine.ports if port.bridge.startswith(TUNNEL_BRIDGES)
+    }
+
+
+def far_ends(world: World, bridges: Iterable[str], node: str) -> list[str]:
+    """The other machines' ports on these bridges: what is sent to `node` enters there."""
+    wanted = set(bridges)
+    return [
+        port_name(machine.name, port)
+        for machine in world.machines.values()
+        for port in machine.ports
+        if machine.name != node and port.bridge in wanted
+    ]
+
+
+def filter_name(name: str, node: str, value: str | None) -> str:
+    """Name of the nft table of one fault."""
+    return "_".join((name, node, value or "")).replace("-", "_").rstrip("_")
+
+
+def filter_text(table: str, rules: Mapping[str, str]) -> str:
+    """An nft table with one rule for what enters at each port; each statement on a line of its own."""
+    lines = [f"table netdev {table} {{"]
+    for number, (port, rule) in enumerate(rules.items()):
+        lines += [f" chain c{number} {{", f'  type filter hook ingress device "{port}" priority 0;', f"  {rule}", " }"]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def put_filter(world: World, table: str, rules: Mapping[str, str]) -> int:
+    """Put a filter in force; answers a stamp just before."""
+    argv = control.enter(world.pid(FABRIC), ["nft", "-f", "-"], whole=False)
+    text = filter_text(table, rules)
+    stamp_ns = time.monotonic_ns()
+    control.run(argv, text)
+    return stamp_ns
+
+
+def drop_filter(world: World, table: str) -> None:
+    """Take a filter away."""
+    control.run(control.enter(world.pid(FABRIC), ["nft", "delete", "table", "netdev", table], whole=False))
+
+
+def cut_one_way(world: World, node: str, value: str | None) -> int:
+    """Nothing reaches the machine (`in`) or nothing leaves it (`out`) on the links that tunnels run over."""
+    own = tunnel_ends(world.machine(node))
+    ports = list(own) if value == "out" else far_ends(world, own.values(), node)
+    return put_filter(world, filter_name("one-way-cut", node, value), dict.fromkeys(ports, "drop"))
+
+
+def restore_one_way(world: World, node: str, value: str | None) -> None:
+    """Both directions pass again."""
+    drop_filter(world, filter_name("one-way-cut", node, value))
+
+
+def lose(world: World, node: str, value: str | None) -> int:
+    """So many percent of the packets are lost at random, each way, on the links that tunnels run over."""
+    own = tunnel_ends(world.machine(node))
+    ports = [*own, *far_ends(world, own.values(), node)]
+    rule = f"numgen random mod 100 < {value} drop"
+    return put_filter(world, filter_name("loss", node, value), dict.fromkeys(ports, rule))
+
+
+def stop_losing(world: World, node: str, value: str | None) -> None:
+    """No packet is lost any more."""
+    drop_filter(world, filter_name("loss", node, value))
+
+
+def management(machine: Machine) -> str:
+    """A machine's address on the management network."""
+    port = next(port for port in machine.ports if port.bridge == "mgmt")
+    return port.addresses[0].split("/")[0]
+
+
+def split(world: World, node: str, value: str | None) -> int:
+    """Between the machine and the other, or the others of a group, no packet passes on the management network."""
+    others = [world.machine(name) for name in GROUPS.get(value or "", (value or "",)) if name != node]
+    own = world.machine(node)
+    drop = "ip daddr {{ {} }} drop"
+    rules = {f"{other.name}.mgmt0": drop.format(management(own)) for other in others}
+    rules[f"{node}.mgmt0"] = drop.format(", ".join(management(other) for other in others))
+    return put_filter(world, filter_name("partition", node, value), rules)
+
+
+def join(world: World, node: str, value: str | None) -> None:
+    """They hear each other again."""
+    drop_filter(world, filter_name("partition", node, value))
+
+
+def remap(world: World, node: str, value: str | None) -> int:
+    """The NAT box forgets every mapping and takes other ports for the new ones, as after its restart."""
+    (device,) = (port.name for port in world.machine(node).ports if port.name == "out0")
+    now = world.inside(node, "nft", "list", "table", "ip", "nat")
+    ports = next(choice for choice in NAT_PORTS if choice not in now)
+    rules = f"""\
+flush table ip nat
+table ip nat {{
+  chain out {{
+    oifname "{device}" meta l4proto {{ tcp, udp }} masquerade to :{ports}
+    oifname "{device}" masquerade
+  }}
+}}
+"""
+    stamp_ns = time.monotonic_ns()
+    world.inside(node, "nft", "-f", "-", stdin=rules)
+    world.inside(node, "conntrack", "--flush")
+    return stamp_ns

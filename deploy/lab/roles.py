@@ -1,0 +1,47 @@
+"""Machines named by what they are at this moment: who owns the pool, who stands by, who leads."""
+
+import json
+
+from bgplb_lab import observe, topology
+from bgplb_lab.errors import RefusedByState, Unreachable
+from bgplb_lab.world import World
+
+ROLES = ("active", "standby", "leader", "etcd-leader")
+
+
+def resolve(world: World, name: str) -> str:
+    """The machine that has the role now; any other name is answered as it is. Raises RefusedByState when none has."""
+    if name == "active":
+        return named(name, observe.pool(world)["owner"])
+    if name == "standby":
+        return named(name, observe.pool(world)["standby"])
+    if name == "leader":
+        return leader(world)
+    return etcd_leader(world) if name == "etcd-leader" else name
+
+
+def named(role: str, machine: object) -> str:
+    """The machine, or RefusedByState when the role is nobody's."""
+    if not machine:
+        raise RefusedByState(f"no machine is the {role} now: `bgplb status` tells why")
+    return str(machine)
+
+
+def leader(world: World) -> str:
+    """The leading orchestrator, as a replica sees it."""
+    found = observe.replica(world, {"cmd": "status"})["leader"]
+    return named("leader", found and found["name"])
+
+
+def etcd_leader(world: World) -> str:
+    """The etcd member that leads, as most members see it; asked from inside the management network."""
+    endpoints = ",".join(f"http://{address}:2379" for address in topology.ETCD.values())
+    machine = next((name for name in topology.ORCHESTRATORS if name in world.pids()), topology.ORCHESTRATORS[0])
+    argv = ("env", "ETCDCTL_API=3", "etcdctl", f"--endpoints={endpoints}", "endpoint", "status", "-w", "json")
+    text = world.inside(machine, *argv)
+    names = {f"http://{address}:2379": name for name, address in topology.ETCD.items()}
+    for member in json.loads(text):
+        status = member["Status"]
+        if status["header"]["member_id"] == status["leader"]:
+            return names[member["Endpoint"]]
+    raise Unreachable("no etcd member leads: wait for the election, or heal what keeps them apart")
