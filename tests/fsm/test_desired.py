@@ -39,10 +39,11 @@ def test_projection(
     state: str, changes: dict[str, object], owner: str, epoch: int, planned: bool, told: set[str]
 ) -> None:
     record = replace(record_in(state), **changes)  # type: ignore[arg-type]
-    assert edge_pool(record, SPEC) == EdgePool(PREFIXES, owner, epoch, planned, record.plan)
+    armed = record.plan if state in (S.ACTIVE_HEALTHY, S.IDLE, S.STRANDED) else ()
+    assert edge_pool(record, SPEC) == EdgePool(PREFIXES, owner, epoch, planned, armed)
     assert announcers(record) == told
     wanted = pool_desired(record, SPEC, GROUP)
-    assert wanted["edge", "edge-1"] == wanted["edge", "edge-2"] == edge_pool(record, SPEC)
+    assert wanted["edge", "edge-1"] == wanted["edge", "edge-2"] == replace(edge_pool(record, SPEC), plan=())
     for gateway in GROUP.gateways:
         assert wanted["node", gateway] == NodePool(PREFIXES, gateway in told, 5)
 
@@ -63,9 +64,12 @@ def test_terminating_is_a_tombstone() -> None:
     assert announcers(record) == frozenset()
 
 
-def test_plan_reaches_the_edge() -> None:
+@pytest.mark.parametrize(("edges", "told"), [(1, True), (2, False)])
+def test_plan_reaches_an_edge_that_is_alone(edges: int, told: bool) -> None:
     plan = (Plan("gw-b", 6, 5), Plan("gw-c", 7, 6))
-    assert edge_pool(replace(record_in(S.ACTIVE_HEALTHY), plan=plan), SPEC).plan == plan
+    record = replace(record_in(S.ACTIVE_HEALTHY), plan=plan)
+    command = pool_desired(record, SPEC, replace(GROUP, edges=GROUP.edges[:edges]))["edge", "edge-1"]
+    assert isinstance(command, EdgePool) and command.plan == (plan if told else ())
 
 
 def test_old_owner_stops_only_with_a_target() -> None:

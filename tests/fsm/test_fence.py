@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm.fence import FenceState, Refused, accept, forget
-from fsm.records import EdgePool
+from fsm.fence import Accepted, FenceState, Refused, accept, execute, forget
+from fsm.records import EdgePool, Plan
 
 WEB = EdgePool(("192.0.2.0/26",), "gw-a", 5)
 
@@ -98,3 +98,89 @@ def test_no_prefix_ever_goes_back(sent: list[tuple[str, str, int, int]]) -> None
         assert epoch >= state.floor.get(prefix, 0)
         assert after.pools[pool].command.epoch == epoch
         state = after
+
+
+# ---- plans carried out -------------------------------------------------------------------------------------------
+
+CHAIN = (Plan("gw-b", 6, 5), Plan("gw-c", 7, 6))
+ARMED = taken(FenceState(), "web", replace(WEB, plan=CHAIN), 100)
+
+
+def test_a_plan_carried_out_is_the_newest_command() -> None:
+    after = execute(ARMED, "web")
+    assert after.pools["web"] == Accepted(EdgePool(WEB.prefixes, "gw-b", 6, plan=CHAIN[1:]), 100, executed=True)
+    assert after.floor == {"192.0.2.0/26": 6} and after.highest_epoch == 6
+    twice = execute(after, "web")
+    assert twice.pools["web"].command == EdgePool(WEB.prefixes, "gw-c", 7)
+    with pytest.raises(ValueError, match="no plan stands on epoch 7"):
+        execute(twice, "web")
+
+
+@pytest.mark.parametrize("plan", [(), (Plan("gw-b", 6, 4),), (Plan("gw-c", 7, 6),)], ids=["none", "below", "above"])
+def test_a_plan_on_another_number_is_not_carried_out(plan: tuple[Plan, ...]) -> None:
+    with pytest.raises(ValueError, match="no plan stands on epoch 5"):
+        execute(taken(FenceState(), "web", replace(WEB, plan=plan), 100), "web")
+
+
+def test_a_plan_is_not_carried_out_where_another_pool_took_the_prefix() -> None:
+    state = taken(ARMED, "mail", EdgePool(("192.0.2.0/24",), "gw-a", 9), 101)
+    with pytest.raises(ValueError, match="is below 9"):
+        execute(state, "web")
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_plan_breaks_before_it_makes(planned: bool) -> None:
+    """Also where the owner came by a planned move: nobody lingers in a tunnel that is dead."""
+    state = taken(FenceState(), "web", replace(WEB, plan=CHAIN, planned=planned), 100)
+    assert execute(state, "web").pools["web"].command.planned is False
+
+
+def test_commands_of_the_number_before_are_stale_afterwards() -> None:
+    """The command that armed it, seen again, and the one that revokes it: too late, both."""
+    after = execute(ARMED, "web")
+    assert refused(after, "web", replace(WEB, plan=CHAIN), 100).stale
+    assert refused(after, "web", WEB, 150).stale
+
+
+def test_the_leaders_word_for_the_same_number_ends_it() -> None:
+    """Adopted, or decided at the same time: same number, same target, later revision."""
+    after = taken(execute(ARMED, "web"), "web", EdgePool(WEB.prefixes, "gw-b", 6), 150)
+    assert after.pools["web"].executed is False and after.pools["web"].command.owner == "gw-b"
+    with pytest.raises(ValueError, match="no plan stands on epoch 6"):
+        execute(after, "web")
+
+
+steps = st.lists(
+    st.one_of(
+        st.none(),
+        st.tuples(st.integers(1, 8), st.integers(1, 20), st.lists(st.integers(1, 3), max_size=2)),
+    ),
+    max_size=20,
+)
+
+
+@given(steps)
+def test_numbers_only_rise_whoever_decides(sent: list[tuple[int, int, list[int]] | None]) -> None:
+    """Commands with chains in any order, and plans carried out at any moment: each accepted number is above the last,
+    each plan carried out is of the chain of the command in force, and none is carried out twice."""
+    state, done = FenceState(), []
+    for step in sent:
+        before = state.pools.get("web")
+        if step is not None:
+            epoch, revision, gaps = step
+            plans: list[Plan] = []
+            for gap in gaps:
+                base = plans[-1].epoch if plans else epoch
+                plans.append(Plan(f"gw-{base + gap}", base + gap, base))
+            after = accept(state, "web", replace(WEB, epoch=epoch, plan=tuple(plans)), revision)
+            state = state if isinstance(after, Refused) else after
+        elif before is not None and before.command.plan:
+            state = execute(state, "web")
+            done.append(state.pools["web"].command.epoch)
+            assert done[-1] == before.command.plan[0].epoch
+            assert state.pools["web"].command.owner == f"gw-{done[-1]}"
+        now = state.pools.get("web")
+        assert before is None or (now is not None and now.command.epoch >= before.command.epoch)
+        assert now is None or state.floor[WEB.prefixes[0]] == now.command.epoch
+        assert now is None or all(plan.epoch > now.command.epoch for plan in now.command.plan)
+    assert done == sorted(set(done))

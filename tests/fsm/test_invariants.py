@@ -22,8 +22,10 @@ from fsm.invariants import (
     one_path,
     one_translator,
     only_the_leader_writes,
+    plan_faults,
+    plans_keep_their_numbers,
 )
-from fsm.records import EdgePool, HistoryEntry
+from fsm.records import EdgePool, HistoryEntry, Plan
 from fsm.types import PoolState
 from tests.fsm.world import settled
 
@@ -115,6 +117,36 @@ def test_s2_agents() -> None:
     a, b = Applied("edge-1", "192.0.2.0/26", 5), Applied("edge-1", "192.0.2.0/26", 4)
     assert never_backwards([b, a, a, replace(b, agent="edge-2"), replace(b, prefix="192.0.2.64/26")]) == []
     assert never_backwards([a, b]) == ["S2: edge-1 applied epoch 4 for 192.0.2.0/26 after 5"]
+
+
+COMMAND = EdgePool((), "gw-a", 5)
+
+
+@pytest.mark.parametrize(
+    ("plan", "complaints"),
+    [
+        ((), []),
+        ((Plan("gw-b", 6, 5), Plan("gw-c", 9, 6)), []),
+        ((Plan("gw-b", 6, 4),), ["S2: plan 6 for gw-b stands on 4, the number before it is 5"]),
+        ((Plan("gw-b", 6, 5), Plan("gw-c", 7, 5)), ["S2: plan 7 for gw-c stands on 5, the number before it is 6"]),
+        ((Plan("gw-b", 5, 5),), ["S2: plan 5 for gw-b is not above 5"]),
+        ((Plan("gw-a", 6, 5),), ["S2: plan 6 for gw-a names a gateway that had its turn"]),
+        ((Plan("gw-b", 6, 5), Plan("gw-b", 7, 6)), ["S2: plan 7 for gw-b names a gateway that had its turn"]),
+    ],
+)
+def test_s2_plans(plan: tuple[Plan, ...], complaints: list[str]) -> None:
+    assert plan_faults(replace(COMMAND, plan=plan)) == complaints
+
+
+def test_s2_reserved_numbers() -> None:
+    plans = [Plan("gw-b", 6, 5), Plan("gw-c", 7, 6)]
+    moved = entry(1, S.FAILURE_DETECTED, 6, "gw-a", "gw-b")
+    gone = entry(2, S.TERMINATING, 7, "gw-a")
+    assert plans_keep_their_numbers(plans, [entry(0, S.ACTIVE_HEALTHY, 5, "gw-a"), moved, gone]) == []
+    assert plans_keep_their_numbers(plans, [replace(moved, target="gw-c")]) == [
+        "S2: epoch 6 was reserved for gw-b, stands for gw-c"
+    ]
+    assert plans_keep_their_numbers([*plans, Plan("gw-d", 7, 5)], []) == ["S2: number 7 was reserved for gw-c and gw-d"]
 
 
 def test_s3() -> None:

@@ -239,7 +239,7 @@ def test_a_prefix_that_comes_from_another_pool_passes_the_fence() -> None:
     world.spec = replace(world.spec, addresses=("192.0.2.0/26", "192.0.2.64/26"))
     mark = len(world.history)
     world.run(1)
-    assert [e.event for e in world.history[mark:]] == [E.ADDRESSES_CHANGED]
+    assert [e.event for e in world.history[mark:]] == [E.ADDRESSES_CHANGED, E.PLAN_OUTDATED]
     assert world.machine.epoch == 10 and world.machine.owner == "gw-a" and world.state == S.ACTIVE_HEALTHY
     assert edge.fence.floor["192.0.2.64/26"] == 10 and edge.refusals == []
 

@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fsm.desired import edge_pool
-from fsm.evaluate import candidates
+from fsm.evaluate import candidates, next_event
 from fsm.events import Event, PoolEvent
 from fsm.pool import DEADLINES_MS
 from fsm.records import PoolRecord
 from fsm.types import PoolState
 from orchestrator.store.records import decode, encode
-from tests.fsm.world import SETTLE_S, ModelWorld
+from tests.fsm.model_machines import SETTLE_S
+from tests.fsm.world import ModelWorld
 
 S, E = PoolState, PoolEvent
 GATEWAYS = ("gw-a", "gw-b", "gw-c")
@@ -24,7 +25,7 @@ LIVENESS_S = sum(limit or 0 for state, limit in DEADLINES_MS.items() if state !=
 
 
 class RandomWorld(RuleBasedStateMachine):
-    """Faults, orders, and turns of leader and agents, one at a time."""
+    """Faults, orders, and turns of leader and agents, one at a time; edges act alone while the leader sleeps."""
 
     world: ModelWorld
     read: int
@@ -153,6 +154,18 @@ class RandomWorld(RuleBasedStateMachine):
     def all_agents(self) -> None:
         self.world.obey()
 
+    @rule(name=edges)
+    def plan(self, name: str) -> None:
+        """It acts by itself if there is reason to, whether it reaches the store or not."""
+        self.world.act(name)
+
+    @rule(names=st.lists(gateways, min_size=1, max_size=3, unique=True))
+    def failures_while_nobody_leads(self, names: list[str]) -> None:
+        """One after the other, and the edges act at once each time."""
+        for name in names:
+            self.world.power_cut(name)
+            self.world.act()
+
     @rule(seconds=st.sampled_from((0.05, 0.3, 1.1, 3.1, 12.0)))
     def time(self, seconds: float) -> None:
         self.world.tick(seconds)
@@ -185,6 +198,27 @@ class RandomWorld(RuleBasedStateMachine):
         if record.state in (S.HELD, S.STRANDED):
             assert record.target is None
 
+    @invariant()
+    @precondition(lambda self: hasattr(self, "world"))
+    def an_edge_ahead_is_adopted_at_the_next_look(self) -> None:
+        """What follows from an edge that is ahead is its adoption, unless the pool is being deleted."""
+        world = self.world
+        ahead = [e for e in world.edges.values() if e.report and (e.report.executed_plan or 0) > world.machine.epoch]
+        if ahead:
+            following = next_event(world.machine, world.view())
+            assert following is not None and following.name == E.PLAN_EXECUTED, (world.machine, following)
+
+    def _records_tell_the_edges_truth(self) -> None:
+        """At rest: same number, same owner, no plan unadopted, and the plan of the record armed where there is one."""
+        record = self.world.machine
+        armed = record.plan[0].epoch if record.plan else None
+        for edge in self.world.edges.values():
+            report = edge.report
+            assert report is not None and (report.epoch, report.owner) == (record.epoch, record.owner)
+            assert report.executed_plan is None and report.armed_plan == armed
+        adopted = [e.epoch for e in self.world.history if e.event == E.PLAN_EXECUTED]
+        assert len(adopted) == len(set(adopted)), "adopted once"
+
     def teardown(self) -> None:
         """L1: faults stop, and the pool is at rest within the sum of the deadlines."""
         if not hasattr(self, "world"):
@@ -213,6 +247,7 @@ class RandomWorld(RuleBasedStateMachine):
         assert world.state == S.ACTIVE_HEALTHY, world.machine
         assert {edge.points_at for edge in world.edges.values()} == {world.machine.owner}
         assert world.machine.addresses == world.spec.addresses
+        self._records_tell_the_edges_truth()
         announcing = {g.name for g in world.gateways.values() if g.announcing}
         assert announcing == {world.machine.owner}
         assert {c.type for c in world.machine.conditions} <= {"Damped"}

@@ -9,7 +9,8 @@ import pytest
 from fsm.core import handle, settle
 from fsm.effects import AppendHistory, ForgetMachine, SaveMachine, TakeEpoch
 from fsm.events import Event, PoolEvent
-from fsm.pool import DEADLINES_MS, IGNORES, POOL, ROWS, STATES, PoolDraft
+from fsm.pool import DEADLINES_MS, IGNORES, POOL, ROWS, STATES
+from fsm.pool_acts import PoolDraft
 from fsm.records import Plan, PoolRecord
 from fsm.table import Ignore, Row, State, Table, TableError
 from fsm.types import Instant, PoolState
@@ -34,6 +35,10 @@ def record_in(state: str) -> PoolRecord:
     return replace(BASE, state=state)
 
 
+PLAN = BASE.plan
+CHAIN = (*PLAN, Plan("gw-d", 7, 6))
+
+
 def event(name: PoolEvent, target: str | None = None, epoch: int | None = None, serves: bool = False) -> Event:
     return Event(name, "a cause", target=target, epoch=epoch, serves=serves)
 
@@ -41,10 +46,12 @@ def event(name: PoolEvent, target: str | None = None, epoch: int | None = None, 
 NEW = {"epoch": 8, "base_epoch": 5, "target": "gw-c", "plan": ()}
 STAYED = {"epoch": 8, "owner": "gw-a", "target": None, "switched": False}
 SENT = {"owner": "gw-b", "target": None, "epoch": 5}
+TAKEN_OVER = {"epoch": 6, "base_epoch": 5, "owner": "gw-a", "target": "gw-b", "plan": CHAIN[1:], "moves_s": (1000.0,)}
+AT_REST = (S.ACTIVE_HEALTHY, S.IDLE)
 Fields = dict[str, Any]
-Expectation = tuple[Event, tuple[str, ...], Fields, str, Fields]
+Expectation = tuple[Event, tuple[str, ...], Fields, str | None, Fields]
 
-# event, states, changes to the record before, state after, fields after
+# event, states, changes to the record before, state after (None: the same), fields after
 EXPECTED: list[Expectation] = [
     (event(E.CANDIDATE_READY, "gw-c"), (S.PENDING,), {}, S.WITHDRAWN, {"epoch": 8, "target": "gw-c", "owner": None}),
     (event(E.CANDIDATE_READY, "gw-c"), (S.STRANDED,), {}, S.FAILURE_DETECTED, NEW | {"owner": "gw-a"}),
@@ -57,23 +64,72 @@ EXPECTED: list[Expectation] = [
         NEW | {"owner": "gw-a", "moves_s": (1000.0,)},
     ),
     (
+        event(E.OWNER_UNFIT, "gw-b"),
+        (S.ACTIVE_HEALTHY, S.IDLE, S.PEER_UPDATED, S.STANDBY_ADVERTISING),
+        {"plan": CHAIN},
+        S.FAILURE_DETECTED,
+        TAKEN_OVER,
+    ),
+    (event(E.CANDIDATE_READY, "gw-b"), (S.STRANDED,), {"plan": CHAIN}, S.FAILURE_DETECTED, TAKEN_OVER),
+    (
         event(E.OWNER_UNFIT),
         (S.ACTIVE_HEALTHY, S.IDLE, S.PEER_UPDATED, S.STANDBY_ADVERTISING),
         {},
         S.STRANDED,
-        {"owner": "gw-a", "epoch": 5, "plan": (), "moves_s": ()},
+        {"owner": "gw-a", "epoch": 5, "plan": PLAN, "moves_s": ()},
     ),
     (event(E.OWNER_UNFIT, "gw-c"), (S.DRAINING,), {}, S.FAILURE_DETECTED, NEW | {"moves_s": ()}),
     (event(E.OWNER_UNFIT), (S.DRAINING,), {}, S.STRANDED, STAYED),
     (event(E.OWNER_UNFIT), (S.DRAINING,), {"switched": True}, S.STRANDED, SENT),
     (
         event(E.PLAN_EXECUTED, "gw-b", 6),
-        (S.ACTIVE_HEALTHY, S.STRANDED),
+        (*AT_REST, S.STRANDED, S.PEER_UPDATED, S.STANDBY_ADVERTISING),
+        {"plan": CHAIN},
+        S.FAILURE_DETECTED,
+        TAKEN_OVER,
+    ),
+    (
+        event(E.PLAN_EXECUTED, "gw-d", 7),
+        (*AT_REST, S.STRANDED),
+        {"plan": CHAIN},
+        S.FAILURE_DETECTED,
+        {"epoch": 7, "base_epoch": 5, "target": "gw-d", "plan": ()},
+    ),
+    (
+        event(E.PLAN_EXECUTED, "gw-z", 4),
+        AT_REST,
+        {"epoch": 3, "base_epoch": 0, "plan": (Plan("gw-b", 6, 3), Plan("gw-d", 7, 6))},
+        S.FAILURE_DETECTED,
+        {"epoch": 4, "base_epoch": 3, "target": "gw-z", "plan": ()},
+    ),
+    (
+        event(E.PLAN_EXECUTED, "gw-d", 7),
+        (S.FAILURE_DETECTED, S.WITHDRAWN),
+        {"epoch": 6, "base_epoch": 5, "plan": CHAIN[1:]},
+        S.FAILURE_DETECTED,
+        {"epoch": 7, "base_epoch": 6, "owner": "gw-b", "target": "gw-d", "plan": (), "moves_s": (1000.0,)},
+    ),
+    (
+        event(E.PLAN_EXECUTED, "gw-b", 6),
+        (S.HELD,),
         {},
         S.FAILURE_DETECTED,
-        {"epoch": 6, "base_epoch": 5, "target": "gw-b", "plan": (), "moves_s": (1000.0,)},
+        {"epoch": 6, "target": "gw-b", "held_from": None, "moves_s": (1000.0,)},
     ),
-    (event(E.PLAN_EXECUTED, "gw-b", 6), (S.HELD,), {}, S.FAILURE_DETECTED, {"epoch": 6, "target": "gw-b"}),
+    *(
+        (
+            Event(E.PLAN_OUTDATED, "a cause", targets=targets),
+            AT_REST,
+            {"plan": before},
+            None,
+            {"plan": plans, "epoch": 5, "base_epoch": 3, "owner": "gw-a", "target": None},
+        )
+        for targets, before, plans in (
+            (("gw-c", "gw-d"), PLAN, (Plan("gw-c", 8, 5), Plan("gw-d", 9, 8))),
+            (("gw-b",), (), (Plan("gw-b", 8, 5),)),
+            ((), PLAN, ()),
+        )
+    ),
     (event(E.MOVE_WANTED, "gw-c"), (S.ACTIVE_HEALTHY, S.IDLE), {}, S.DRAINING, NEW | {"moves_s": (1000.0,)}),
     (event(E.OLD_PATH_REMOVED), (S.FAILURE_DETECTED,), {}, S.WITHDRAWN, {"owner": "gw-a", "target": "gw-b"}),
     (
@@ -129,9 +185,10 @@ EXPECTED: list[Expectation] = [
         S.FAILURE_DETECTED,
         NEW | {"moves_s": (1000.0,)},
     ),
-    (event(E.DEADLINE_PASSED), (S.STANDBY_ADVERTISING,), {}, S.STRANDED, {"owner": "gw-a", "plan": (), "epoch": 5}),
+    (event(E.DEADLINE_PASSED), (S.STANDBY_ADVERTISING,), {}, S.STRANDED, {"owner": "gw-a", "plan": PLAN, "epoch": 5}),
     (event(E.DEADLINE_PASSED), (S.TERMINATING,), {}, S.TERMINATING, {"deadline_s": 1030.0}),
-    (event(E.HOLD_REQUESTED), (S.ACTIVE_HEALTHY, S.IDLE, S.PENDING, S.STRANDED), {}, S.HELD, {"plan": ()}),
+    (event(E.HOLD_REQUESTED), (S.PENDING,), {}, S.HELD, {"plan": ()}),
+    (event(E.HOLD_REQUESTED), (S.ACTIVE_HEALTHY, S.IDLE, S.STRANDED), {}, S.HELD, {"plan": PLAN, "epoch": 5}),
     (event(E.HOLD_RELEASED), (S.HELD,), {"held_from": S.PENDING}, S.PENDING, {"held_from": None}),
     (event(E.HOLD_RELEASED), (S.HELD,), {"held_from": S.STRANDED}, S.STRANDED, {"held_from": None}),
     (event(E.HOLD_RELEASED), (S.HELD,), {"held_from": S.IDLE}, S.IDLE, {"held_from": None}),
@@ -151,14 +208,16 @@ EXPECTED: list[Expectation] = [
     ),
     (
         event(E.DELETE_REQUESTED),
-        tuple(s for s in S if s != S.TERMINATING),
+        tuple(s for s in S if s not in (S.TERMINATING, S.PENDING)),
         {},
         S.TERMINATING,
-        {"target": None, "plan": (), "held_from": None},
+        {"target": None, "plan": (), "held_from": None, "epoch": 8},
     ),
+    (event(E.DELETE_REQUESTED), (S.ACTIVE_HEALTHY,), {"plan": ()}, S.TERMINATING, {"plan": (), "epoch": 8}),
+    (event(E.DELETE_REQUESTED), (S.PENDING,), {}, S.TERMINATING, {"epoch": 0}),
     (event(E.PATHS_REMOVED), (S.TERMINATING,), {}, S.TERMINATING, {"epoch": 5}),
 ]
-CASES = [(e, state, before, to, after) for e, states, before, to, after in EXPECTED for state in states]
+CASES = [(e, state, before, to or state, after) for e, states, before, to, after in EXPECTED for state in states]
 
 
 @pytest.mark.parametrize(

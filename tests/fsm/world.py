@@ -1,18 +1,19 @@
 """A small world that obeys: edges and gateways as a leader sees them through etcd, without a clock of its own.
 
 The leader's part is the real core. Agents are models: an edge goes through the real fence, then points where it is
-told; a gateway announces as it is told. What dies leaves its last report behind, as it does in etcd.
+told, or where its plan says; a gateway announces as it is told. What dies leaves its last report behind, as it does in
+etcd, and an edge that cannot reach etcd is heard once it is back.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from fsm import core
 from fsm.conditions import observe
 from fsm.desired import EDGE, NODE, Key, pool_desired
 from fsm.evaluate import PoolView, next_event
 from fsm.events import Event
-from fsm.fence import FenceState, Refused, accept
+from fsm.fence import Accepted, Refused, accept, execute
 from fsm.invariants import (
     Applied,
     EdgeSnapshot,
@@ -22,6 +23,8 @@ from fsm.invariants import (
     never_backwards,
     one_command,
     one_path,
+    plan_faults,
+    plans_keep_their_numbers,
 )
 from fsm.records import (
     EdgeGatewaySpec,
@@ -30,83 +33,21 @@ from fsm.records import (
     EdgeReport,
     EdgeSpec,
     GatewayDrain,
-    GatewayWitness,
     HistoryEntry,
     NodePool,
     NodePoolReport,
     NodeReport,
+    Plan,
     PoolRecord,
     PoolSpec,
 )
-from fsm.types import PROBE_UNFIT_AFTER, Heartbeat, Instant
+from fsm.types import Heartbeat, Instant
 from fsm.witness import GatewayView, Sight, World, view_gateway
+from tests.fsm.model_machines import ModelEdge, ModelGateway
 
 POOL = "web"
 PREFIXES = ("192.0.2.0/26",)
-SETTLE_S = 2.5
-"""Fifty answered probes, 50 ms apart."""
-
 STALE_S, EXPIRED_S = 1.0, 3.0
-
-
-@dataclass
-class ModelGateway:
-    """A gateway: what works of it, and what its agent reported last."""
-
-    name: str
-    powered: bool = True
-    bird: bool = True
-    path: bool = True
-    agent: bool = True
-    obedient: bool = True
-    """Its agent does what it is told; if not, it only lives."""
-    lan_targets: int = 1
-    lan_reached: int = 1
-    leaving: bool = False
-    good_since_s: float = 0.0
-    lost_s: float | None = None
-    announcing: bool = False
-    applied: NodePool | None = None
-    report: NodePoolReport | None = None
-
-    @property
-    def alive(self) -> bool:
-        return self.powered and self.agent
-
-    @property
-    def session(self) -> str:
-        return "up" if self.powered and self.bird else "down"
-
-    @property
-    def passes(self) -> bool:
-        return self.powered and self.path
-
-    def witness(self, now_s: float) -> GatewayWitness:
-        good = self.session == "up" and self.passes
-        return GatewayWitness(
-            session=self.session,
-            probe="passing" if self.passes else "failing",
-            missed=0 if self.passes else PROBE_UNFIT_AFTER,
-            settled=good and now_s >= self.good_since_s + SETTLE_S,
-        )
-
-
-@dataclass
-class ModelEdge:
-    """An edge: its fence, whom its route points at, and its report. `at_once`: withdraws and installs in one go."""
-
-    name: str
-    reachable: bool = True
-    at_once: bool = True
-    stuck: bool = False
-    """Its agent lives and reports, but the kernel refuses what it asks."""
-    lost_s: float | None = None
-    fresh_since_s: float = 0.0
-    fence: FenceState = field(default_factory=FenceState)
-    points_at: str | None = None
-    report: EdgePoolReport | None = None
-    witnesses: dict[str, GatewayWitness] = field(default_factory=dict)
-    refusals: list[str] = field(default_factory=list)
 
 
 class ModelWorld:
@@ -134,6 +75,8 @@ class ModelWorld:
         self.desired: dict[Key, EdgePool | NodePool] = {}
         self.desired_revision: dict[Key, int] = {}
         self.applied: list[Applied] = []
+        self.armed: dict[int, Plan] = {}
+        """Every plan that an edge was ever told, by its number."""
         self.last_step: core.Step | None = None
         self._watch()
 
@@ -212,6 +155,7 @@ class ModelWorld:
         for key, value in wanted.items():
             if self.desired.get(key) != value:
                 self.desired_revision[key] = self.revision
+                self.armed |= {plan.epoch: plan for plan in value.plan} if isinstance(value, EdgePool) else {}
         self.desired = dict(wanted)
 
     @property
@@ -246,30 +190,77 @@ class ModelWorld:
         gateway.report = NodePoolReport(command.epoch, command.announce, True)
 
     def _obey_edge(self, edge: ModelEdge) -> None:
+        """What it is told, and then what its plan says, should there be reason to."""
         key = (EDGE, edge.name)
         command = self.desired.get(key)
         if not isinstance(command, EdgePool):
-            edge.report = None
+            edge.report = edge.unsaid = None
             return
         after = accept(edge.fence, POOL, command, self.desired_revision[key])
         if isinstance(after, Refused):
-            edge.refusals.append(after.reason)
-            return
-        edge.fence = after
-        self._apply(edge, command)
+            taken = edge.fence.pools.get(POOL)
+            if taken is None or not (after.stale and taken.executed):
+                edge.refusals.append(after.reason)
+                return
+        else:
+            edge.fence = after
+        self._apply(edge)
+        self._carry_out_plan(edge)
 
-    def _apply(self, edge: ModelEdge, command: EdgePool) -> None:
-        if edge.stuck:
-            edge.report = EdgePoolReport(command.epoch, edge.points_at, error="the kernel refuses")
-            return
-        self.applied += [Applied(edge.name, prefix, command.epoch) for prefix in command.prefixes]
-        if command.deleted:
-            edge.points_at = None
-            edge.report = EdgePoolReport(command.epoch, None, withdrawn=True, removed=True)
-            return
-        half_way = not edge.at_once and not command.planned and edge.points_at not in (command.owner, None)
-        edge.points_at = None if half_way else command.owner
-        edge.report = EdgePoolReport(command.epoch, command.owner, withdrawn=True, installed=not half_way)
+    def _apply(self, edge: ModelEdge) -> None:
+        """Make the kernel what the fence accepted last, and say so."""
+        taken = edge.fence.pools[POOL]
+        command, at_once = taken.command, edge.at_once or taken.executed or taken.command.planned
+        if not edge.stuck:
+            self.applied += [Applied(edge.name, prefix, command.epoch) for prefix in command.prefixes]
+            half_way = not at_once and command.owner is not None and edge.points_at not in (command.owner, None)
+            edge.points_at = None if half_way else command.owner
+        edge.unsaid = self._told_of(edge, taken)
+        if edge.reachable and not edge.late:
+            edge.report = edge.unsaid
+
+    def _told_of(self, edge: ModelEdge, taken: Accepted) -> EdgePoolReport:
+        command = taken.command
+        return EdgePoolReport(
+            epoch=command.epoch,
+            owner=command.owner,
+            withdrawn=not edge.stuck,
+            installed=not edge.stuck and command.owner is not None and edge.points_at == command.owner,
+            removed=not edge.stuck and command.deleted,
+            executed_plan=command.epoch if taken.executed else None,
+            armed_plan=next((plan.epoch for plan in command.plan if plan.base == command.epoch), None),
+            phases_ms={"detect": 1.0} if taken.executed else {},
+            error="the kernel refuses" if edge.stuck else "",
+        )
+
+    def act(self, *only: str) -> None:
+        """Edges (or those named) do what their plans say, whether they reach etcd or not."""
+        for edge in self.edges.values():
+            if not only or edge.name in only:
+                self._carry_out_plan(edge)
+        self._watch()
+
+    def hear(self) -> None:
+        """What edges had to say arrives."""
+        for edge in self.edges.values():
+            edge.late = False
+            if edge.reachable:
+                edge.report = edge.unsaid
+        self._watch()
+
+    def _carry_out_plan(self, edge: ModelEdge) -> None:
+        """The owner's session is down and its probe fails, the target is up and passes: one plan after the other."""
+        while (taken := edge.fence.pools.get(POOL)) is not None:
+            command = taken.command
+            plan = next((plan for plan in command.plan if plan.base == command.epoch), None)
+            owner, target = self.gateways.get(command.owner or ""), self.gateways.get(plan.target if plan else "")
+            if plan is None or owner is None or target is None:
+                return
+            if owner.session != "down" or owner.passes or target.session != "up" or not target.passes:
+                return
+            edge.fence = execute(edge.fence, POOL)
+            edge.executed.append(plan.epoch)
+            self._apply(edge)
 
     def _watch(self) -> None:
         """Edges that live see sessions, probes and announcements as they are."""
@@ -326,6 +317,7 @@ class ModelWorld:
     def edge_back(self, name: str) -> None:
         edge = self.edges[name]
         edge.reachable, edge.lost_s, edge.fresh_since_s = True, None, self.now_s
+        edge.report = edge.unsaid or edge.report
         self._watch()
 
     def drain(self, name: str) -> None:
@@ -384,7 +376,7 @@ class ModelWorld:
                 },
             )
             for edge in self.edges.values()
-            if not (edge.report and edge.report.error) and (taken := edge.fence.pools.get(POOL)) is not None
+            if not (edge.unsaid and edge.unsaid.error) and (taken := edge.fence.pools.get(POOL)) is not None
         ]
 
     def violations(self) -> list[str]:
@@ -392,6 +384,8 @@ class ModelWorld:
         found = [text for edge in self.snapshots() for text in one_path(edge)]
         found += one_command({agent: w for (_, agent), w in self.desired.items() if isinstance(w, EdgePool)})
         found += [*epochs_have_one_owner({POOL: self.history}), *epochs_rise(POOL, self.history)]
+        found += [text for w in self.desired.values() if isinstance(w, EdgePool) for text in plan_faults(w)]
+        found += plans_keep_their_numbers(self.armed.values(), self.history)
         found += never_backwards(self.applied)
         return found + [text for edge in self.edges.values() for text in edge.refusals]
 
@@ -401,7 +395,7 @@ class ModelWorld:
 
 
 def settled(*, gateways: tuple[str, ...] = ("gw-a", "gw-b"), edges: tuple[str, ...] = ("edge-1",)) -> ModelWorld:
-    """A world whose pool stands in ActiveHealthy with a ready standby."""
+    """A world whose pool stands in ActiveHealthy with a ready standby, and with one edge, which has a plan."""
     world = ModelWorld(gateways, edges)
     world.run(seconds=1.0)
     assert world.state == "ActiveHealthy", world.history

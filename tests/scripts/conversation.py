@@ -1,8 +1,9 @@
 """Conversations: commands to a model world, what the core made of each one below it.
 
 A file is a sequence of blocks: one or more commands, a line of four dashes, the expected output, an empty line.
-Commands: `world`, `gateway NAME FAULT`, `edge NAME FAULT`, `think`, `obey [AGENT ...]`, `run SECONDS`, `tick SECONDS`,
-`hold REASON`, `release`, `addresses PREFIX ...`, `delete`, `move TARGET REASON`, `leader NAME`, `status`.
+Commands: `world`, `gateway NAME FAULT`, `edge NAME FAULT`, `think`, `obey [AGENT ...]`, `act [EDGE ...]` (edges do what
+their plans say), `run SECONDS`, `tick SECONDS`, `hold REASON`, `release`, `addresses PREFIX ...`, `delete`,
+`move TARGET REASON`, `leader NAME`, `status`.
 """
 
 from collections.abc import Callable, Iterator
@@ -63,6 +64,7 @@ class Conversation:
             "edge": self._edge,
             "think": self._think,
             "obey": self._obey,
+            "act": self._act,
             "run": self._run,
             "tick": self._tick,
             "hold": self._hold,
@@ -172,6 +174,17 @@ class Conversation:
         self._world.obey(*words)
         return []
 
+    def _act(self, words: list[str]) -> list[str]:
+        """act [EDGE ...]: tells what they did, whether the leader can know of it yet or not."""
+        edges = self._world.edges.values()
+        before = {edge.name: len(edge.executed) for edge in edges}
+        self._world.act(*words)
+        return [
+            f"  {edge.name} by itself: point at {edge.points_at}, epoch {', '.join(map(str, done))}"
+            for edge in edges
+            if (done := edge.executed[before[edge.name] :])
+        ] or ["nothing"]
+
     def _run(self, words: list[str]) -> list[str]:
         """run SECONDS: leader and agents take turns; only transitions and the state at the end are told."""
         self._world.run(float(words[0]))
@@ -229,9 +242,9 @@ def _wanted(value: EdgePool | NodePool) -> str:
         return f"{'announce' if value.announce else 'be silent'}, epoch {value.epoch}"
     if value.deleted:
         return f"remove, epoch {value.epoch}"
-    return (
-        f"point at {value.owner}, epoch {value.epoch}{', gently' if value.planned else ''}, {' '.join(value.prefixes)}"
-    )
+    gently = ", gently" if value.planned else ""
+    plan = "".join(f", then {plan.target} as {plan.epoch}" for plan in value.plan)
+    return f"point at {value.owner}, epoch {value.epoch}{gently}, {' '.join(value.prefixes)}{plan}"
 
 
 def converse(blocks: list[Block]) -> Iterator[tuple[Block, str]]:

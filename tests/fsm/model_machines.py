@@ -1,0 +1,77 @@
+"""Gateways and edges of a model world: what works of them, what they did, and what they said last."""
+
+from dataclasses import dataclass, field
+
+from fsm.fence import FenceState
+from fsm.records import EdgePoolReport, GatewayWitness, NodePool, NodePoolReport
+from fsm.types import PROBE_UNFIT_AFTER
+
+SETTLE_S = 2.5
+"""Fifty answered probes, 50 ms apart."""
+
+
+@dataclass
+class ModelGateway:
+    """A gateway: what works of it, and what its agent reported last."""
+
+    name: str
+    powered: bool = True
+    bird: bool = True
+    path: bool = True
+    agent: bool = True
+    obedient: bool = True
+    """Its agent does what it is told; if not, it only lives."""
+    lan_targets: int = 1
+    lan_reached: int = 1
+    leaving: bool = False
+    good_since_s: float = 0.0
+    lost_s: float | None = None
+    announcing: bool = False
+    applied: NodePool | None = None
+    report: NodePoolReport | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.powered and self.agent
+
+    @property
+    def session(self) -> str:
+        return "up" if self.powered and self.bird else "down"
+
+    @property
+    def passes(self) -> bool:
+        return self.powered and self.path
+
+    def witness(self, now_s: float) -> GatewayWitness:
+        good = self.session == "up" and self.passes
+        return GatewayWitness(
+            session=self.session,
+            probe="passing" if self.passes else "failing",
+            missed=0 if self.passes else PROBE_UNFIT_AFTER,
+            settled=good and now_s >= self.good_since_s + SETTLE_S,
+        )
+
+
+@dataclass
+class ModelEdge:
+    """An edge: its fence, whom its route points at, and its report. `at_once`: withdraws and installs in one go.
+
+    `unsaid` is its newest word, whether it reached etcd or not; `executed` the numbers of the plans it carried out.
+    """
+
+    name: str
+    reachable: bool = True
+    at_once: bool = True
+    stuck: bool = False
+    """Its agent lives and reports, but the kernel refuses what it asks."""
+    late: bool = False
+    """Its reports of pools are under way: `hear` brings them."""
+    lost_s: float | None = None
+    fresh_since_s: float = 0.0
+    fence: FenceState = field(default_factory=FenceState)
+    points_at: str | None = None
+    report: EdgePoolReport | None = None
+    unsaid: EdgePoolReport | None = None
+    executed: list[int] = field(default_factory=list)
+    witnesses: dict[str, GatewayWitness] = field(default_factory=dict)
+    refusals: list[str] = field(default_factory=list)
