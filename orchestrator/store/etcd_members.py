@@ -156,6 +156,7 @@ class Members:
         self._username = username
         self._password = password
         self._token: str | None = None
+        self._open_to_all = False
 
     @property
     def current(self) -> Member:
@@ -170,13 +171,15 @@ class Members:
     def forget_token(self) -> None:
         """Log in again before the next call."""
         self._token = None
+        self._open_to_all = False
 
     async def metadata(self, member: Member) -> Metadata:
         """What goes with every call; logs in first if needed. Raises AioRpcError or `Refused`.
 
-        ``hasleader`` makes a member that lost its quorum say so at once instead of hanging or going deaf.
+        ``hasleader`` makes a member that lost its quorum say so at once instead of hanging or going deaf. Where access
+        control is off, nobody logs in, until etcd says that it is on: so it can be turned on under running daemons.
         """
-        if self._username is not None and self._token is None:
+        if self._username is not None and self._token is None and not self._open_to_all:
             request = pb.AuthenticateRequest(name=self._username, password=self._password or "")
             try:
                 answer = await member.auth.Authenticate(request, timeout=self.attempt_timeout_s)
@@ -185,8 +188,11 @@ class Members:
                     raise Refused(
                         f"log-in of {self._username!r} at {member.endpoint}: {error.details()}; check user and password"
                     ) from error
-                raise
-            self._token = answer.token
+                if "authentication is not enabled" not in (error.details() or ""):
+                    raise
+                self._open_to_all = True
+            else:
+                self._token = answer.token
         leader: Metadata = (("hasleader", "true"),)
         return leader if self._token is None else (*leader, ("token", self._token))
 

@@ -5,7 +5,7 @@ The part of etcd's v3 gRPC interface that is used here, written by hand: etcd's 
 here wants. Names of the package and services and numbers of the fields are the wire contract and must not change.
 
 After a change, from the top folder of the project:
-  .venv/bin/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \\
+  PATH=.venv/bin:$PATH python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \\
       orchestrator/store/stubs/etcd.proto
 """
 
@@ -188,19 +188,127 @@ class AuthStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AuthAsyncStub: ...
+    AuthEnable: _grpc.UnaryUnaryMultiCallable[_etcd_pb2.AuthEnableRequest, _etcd_pb2.AuthEnableResponse]
     Authenticate: _grpc.UnaryUnaryMultiCallable[_etcd_pb2.AuthenticateRequest, _etcd_pb2.AuthenticateResponse]
+    UserAdd: _grpc.UnaryUnaryMultiCallable[_etcd_pb2.AuthUserAddRequest, _etcd_pb2.AuthUserAddResponse]
+    UserGet: _grpc.UnaryUnaryMultiCallable[_etcd_pb2.AuthUserGetRequest, _etcd_pb2.AuthUserGetResponse]
+    UserList: _grpc.UnaryUnaryMultiCallable[_etcd_pb2.AuthUserListRequest, _etcd_pb2.AuthUserListResponse]
+    UserChangePassword: _grpc.UnaryUnaryMultiCallable[_etcd_pb2.AuthUserChangePasswordRequest, _etcd_pb2.AuthUserChangePasswordResponse]
+    UserGrantRole: _grpc.UnaryUnaryMultiCallable[_etcd_pb2.AuthUserGrantRoleRequest, _etcd_pb2.AuthUserGrantRoleResponse]
+    UserRevokeRole: _grpc.UnaryUnaryMultiCallable[_etcd_pb2.AuthUserRevokeRoleRequest, _etcd_pb2.AuthUserRevokeRoleResponse]
+    RoleAdd: _grpc.UnaryUnaryMultiCallable[_etcd_pb2.AuthRoleAddRequest, _etcd_pb2.AuthRoleAddResponse]
+    RoleGet: _grpc.UnaryUnaryMultiCallable[_etcd_pb2.AuthRoleGetRequest, _etcd_pb2.AuthRoleGetResponse]
+    RoleList: _grpc.UnaryUnaryMultiCallable[_etcd_pb2.AuthRoleListRequest, _etcd_pb2.AuthRoleListResponse]
+    RoleGrantPermission: _grpc.UnaryUnaryMultiCallable[_etcd_pb2.AuthRoleGrantPermissionRequest, _etcd_pb2.AuthRoleGrantPermissionResponse]
+    RoleRevokePermission: _grpc.UnaryUnaryMultiCallable[_etcd_pb2.AuthRoleRevokePermissionRequest, _etcd_pb2.AuthRoleRevokePermissionResponse]
 
 @_typing.type_check_only
 class AuthAsyncStub(AuthStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
+    AuthEnable: _aio.UnaryUnaryMultiCallable[_etcd_pb2.AuthEnableRequest, _etcd_pb2.AuthEnableResponse]  # type: ignore[assignment]
     Authenticate: _aio.UnaryUnaryMultiCallable[_etcd_pb2.AuthenticateRequest, _etcd_pb2.AuthenticateResponse]  # type: ignore[assignment]
+    UserAdd: _aio.UnaryUnaryMultiCallable[_etcd_pb2.AuthUserAddRequest, _etcd_pb2.AuthUserAddResponse]  # type: ignore[assignment]
+    UserGet: _aio.UnaryUnaryMultiCallable[_etcd_pb2.AuthUserGetRequest, _etcd_pb2.AuthUserGetResponse]  # type: ignore[assignment]
+    UserList: _aio.UnaryUnaryMultiCallable[_etcd_pb2.AuthUserListRequest, _etcd_pb2.AuthUserListResponse]  # type: ignore[assignment]
+    UserChangePassword: _aio.UnaryUnaryMultiCallable[_etcd_pb2.AuthUserChangePasswordRequest, _etcd_pb2.AuthUserChangePasswordResponse]  # type: ignore[assignment]
+    UserGrantRole: _aio.UnaryUnaryMultiCallable[_etcd_pb2.AuthUserGrantRoleRequest, _etcd_pb2.AuthUserGrantRoleResponse]  # type: ignore[assignment]
+    UserRevokeRole: _aio.UnaryUnaryMultiCallable[_etcd_pb2.AuthUserRevokeRoleRequest, _etcd_pb2.AuthUserRevokeRoleResponse]  # type: ignore[assignment]
+    RoleAdd: _aio.UnaryUnaryMultiCallable[_etcd_pb2.AuthRoleAddRequest, _etcd_pb2.AuthRoleAddResponse]  # type: ignore[assignment]
+    RoleGet: _aio.UnaryUnaryMultiCallable[_etcd_pb2.AuthRoleGetRequest, _etcd_pb2.AuthRoleGetResponse]  # type: ignore[assignment]
+    RoleList: _aio.UnaryUnaryMultiCallable[_etcd_pb2.AuthRoleListRequest, _etcd_pb2.AuthRoleListResponse]  # type: ignore[assignment]
+    RoleGrantPermission: _aio.UnaryUnaryMultiCallable[_etcd_pb2.AuthRoleGrantPermissionRequest, _etcd_pb2.AuthRoleGrantPermissionResponse]  # type: ignore[assignment]
+    RoleRevokePermission: _aio.UnaryUnaryMultiCallable[_etcd_pb2.AuthRoleRevokePermissionRequest, _etcd_pb2.AuthRoleRevokePermissionResponse]  # type: ignore[assignment]
 
 class AuthServicer(metaclass=_abc_1.ABCMeta):
+    @_abc_1.abstractmethod
+    def AuthEnable(
+        self,
+        request: _etcd_pb2.AuthEnableRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_etcd_pb2.AuthEnableResponse, _abc.Awaitable[_etcd_pb2.AuthEnableResponse]]: ...
+
     @_abc_1.abstractmethod
     def Authenticate(
         self,
         request: _etcd_pb2.AuthenticateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_etcd_pb2.AuthenticateResponse, _abc.Awaitable[_etcd_pb2.AuthenticateResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def UserAdd(
+        self,
+        request: _etcd_pb2.AuthUserAddRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_etcd_pb2.AuthUserAddResponse, _abc.Awaitable[_etcd_pb2.AuthUserAddResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def UserGet(
+        self,
+        request: _etcd_pb2.AuthUserGetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_etcd_pb2.AuthUserGetResponse, _abc.Awaitable[_etcd_pb2.AuthUserGetResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def UserList(
+        self,
+        request: _etcd_pb2.AuthUserListRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_etcd_pb2.AuthUserListResponse, _abc.Awaitable[_etcd_pb2.AuthUserListResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def UserChangePassword(
+        self,
+        request: _etcd_pb2.AuthUserChangePasswordRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_etcd_pb2.AuthUserChangePasswordResponse, _abc.Awaitable[_etcd_pb2.AuthUserChangePasswordResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def UserGrantRole(
+        self,
+        request: _etcd_pb2.AuthUserGrantRoleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_etcd_pb2.AuthUserGrantRoleResponse, _abc.Awaitable[_etcd_pb2.AuthUserGrantRoleResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def UserRevokeRole(
+        self,
+        request: _etcd_pb2.AuthUserRevokeRoleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_etcd_pb2.AuthUserRevokeRoleResponse, _abc.Awaitable[_etcd_pb2.AuthUserRevokeRoleResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RoleAdd(
+        self,
+        request: _etcd_pb2.AuthRoleAddRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_etcd_pb2.AuthRoleAddResponse, _abc.Awaitable[_etcd_pb2.AuthRoleAddResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RoleGet(
+        self,
+        request: _etcd_pb2.AuthRoleGetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_etcd_pb2.AuthRoleGetResponse, _abc.Awaitable[_etcd_pb2.AuthRoleGetResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RoleList(
+        self,
+        request: _etcd_pb2.AuthRoleListRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_etcd_pb2.AuthRoleListResponse, _abc.Awaitable[_etcd_pb2.AuthRoleListResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RoleGrantPermission(
+        self,
+        request: _etcd_pb2.AuthRoleGrantPermissionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_etcd_pb2.AuthRoleGrantPermissionResponse, _abc.Awaitable[_etcd_pb2.AuthRoleGrantPermissionResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RoleRevokePermission(
+        self,
+        request: _etcd_pb2.AuthRoleRevokePermissionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_etcd_pb2.AuthRoleRevokePermissionResponse, _abc.Awaitable[_etcd_pb2.AuthRoleRevokePermissionResponse]]: ...
 
 def add_AuthServicer_to_server(servicer: AuthServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
