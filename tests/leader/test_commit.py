@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from fsm.effects import SetDesired
+from fsm.invariants import epochs_have_one_owner
 from fsm.records import AgentBase
 from orchestrator.leader.interpret import chunks
 from orchestrator.leader.writes import Batch
@@ -266,3 +267,45 @@ async def test_a_deletion_whose_answer_is_lost_ends_well() -> None:
         await leader.turn()
     await world.round(leader, ticks=2)
     assert [key for key in world.present() if "web" in key] == []
+
+
+async def test_a_write_that_is_applied_long_after_its_answer_was_lost_gives_no_number_twice() -> None:
+    """It was not there when it was read back: it came into etcd only with the next write, ahead of that."""
+    world, leader = await settled(group(), WEB, MAIL)
+    for name in ("web", "mail"):
+        world.ask("move", name, "gw-a")
+    await world.round(leader, ticks=2)
+    real = leader.store.txn
+    late: list[tuple[Any, Any]] = []
+
+    async def txn(guards: Any, ops: Any) -> TxnResult:
+        if not late:
+            late.append((guards, ops))
+            raise Indeterminate("answer lost")
+        leader.store.txn = real  # type: ignore[method-assign]
+        assert (await real(*late[0])).succeeded
+        return await real(guards, ops)
+
+    leader.store.txn = txn  # type: ignore[method-assign]
+    world.ask("move", "web", "gw-b")
+    await leader.turn()
+    world.ask("move", "mail", "gw-b")
+    leader.sync()
+    await leader.loop.turn()
+    await world.round(leader, ticks=4)
+    assert world.state("web") == world.state("mail") == ("ActiveHealthy", "gw-b")
+    assert not epochs_have_one_owner({name: world.history(name) for name in ("web", "mail")})
+    assert world.epochs_given() == sorted(set(world.epochs_given()))
+
+
+async def test_a_leader_knows_what_it_wrote_before_the_watch_brings_it() -> None:
+    world, leader = await settled()
+    world.power_cut(world.machine().owner or "")
+    world.obey()
+    await leader.turn()
+    assert world.state()[0] == "FailureDetected"
+    revision = world.server.revision
+    for _ in range(3):
+        leader.loop.wake()
+        assert await leader.loop.turn()
+    assert world.server.revision == revision, "nothing is decided twice, nor refused by its own write"
