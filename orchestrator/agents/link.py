@@ -19,6 +19,7 @@ from orchestrator.store.port import (
     LeaseLost,
     ModifiedAt,
     Put,
+    Refused,
     Store,
     Unavailable,
 )
@@ -26,6 +27,7 @@ from orchestrator.store.records import decode, encode
 
 RETRY_S = 0.2
 REPAIR_EVERY_S = 10.0
+REFUSED_PAUSE_S = 2.0
 LOOK_EVERY_S = 0.5
 SILENT_AFTER_S = 3.0
 """So long after our last heartbeat that it took, a store is said to be silent, in seconds."""
@@ -174,16 +176,32 @@ class AgentLink:
         self._session, self._heartbeat, self._registration = session, heartbeat, registration
         self._clock, self._log = clock, registration.log
         self._heard_s = clock.now()
+        self._refused = ""
         heartbeat.on_commit = self._heard
         self.reports = Reports(store, session, clock)
         self.mirror = Mirror(store, keys.desired_prefix(role, name), clock, REPAIR_EVERY_S, on_desired)
 
     async def run(self) -> None:
-        """Until cancelled. Raises NameTaken at the start and after a lost lease, StoreChanged and Refused at any time.
+        """Until cancelled. Raises NameTaken at the start and after a lost lease, and StoreChanged at any time.
 
-        What is registered, told and reported by then stays in the store until the lease ends.
+        A store that refuses (no space, no permission) is an outage like any other: the agent goes on as it was last
+        told, and tries again. What was registered and reported stays in the store until the lease ends.
         """
+        while True:
+            try:
+                await self._linked()
+            except (Refused, ExceptionGroup) as error:
+                reason = _refusal(error)
+                if reason is None:
+                    raise
+                if reason != self._refused:
+                    self._log("the store refuses", reason=reason)
+                self._refused = reason
+            await self._clock.sleep(REFUSED_PAUSE_S)
+
+    async def _linked(self) -> None:
         await self._registration.register()
+        self.reports.forget_written()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._session.run(), name="lease")
             group.create_task(self._heartbeat.run(), name="heartbeat")
@@ -194,6 +212,9 @@ class AgentLink:
 
     def _heard(self, _revision: int) -> None:
         self._heard_s = self._clock.now()
+        if self._refused:
+            self._refused = ""
+            self._log("the store answers again")
 
     async def _notice(self) -> None:
         """Say when the store falls silent and when it is back; nothing else follows from it."""
@@ -207,3 +228,14 @@ class AgentLink:
             elif silent and silent_s <= SILENT_AFTER_S:
                 self._log("the store answers again")
             silent = silent_s > SILENT_AFTER_S
+
+
+def _refusal(error: Refused | ExceptionGroup[Exception]) -> str | None:
+    """The store's refusal, if the error is nothing else."""
+    if isinstance(error, Refused):
+        return str(error)
+    refused, rest = error.split(Refused)
+    leaf: BaseException | None = refused if rest is None else None
+    while isinstance(leaf, ExceptionGroup):
+        leaf = leaf.exceptions[0]
+    return None if leaf is None else str(leaf)

@@ -12,7 +12,7 @@ from fsm.records import AgentRecord, EdgeReport
 from orchestrator.agents.link import AgentLink, NameTaken, Registration
 from orchestrator.store.heartbeat import Heartbeat
 from orchestrator.store.lease import Session
-from orchestrator.store.port import Change, Put, Refused
+from orchestrator.store.port import Change, Put, Refused, StoreChanged
 from orchestrator.store.records import RecordError, decode
 from tests.agents.fakes import KEYS
 from tests.contract.store.clocks import VirtualClock
@@ -248,15 +248,36 @@ async def test_a_registration_that_can_not_be_read_ends_the_agent_with_its_key_n
         await linked.task
 
 
-async def test_a_store_that_refuses_ends_the_agent(net: Net) -> None:
-    linked = net.start()
-    await net.clock.advance(0.5)
+@pytest.mark.parametrize("at", ["start", "later"])
+async def test_a_store_that_refuses_ends_nothing_and_is_said_once(net: Net, at: str) -> None:
+    store = net.server.client()
+    linked = net.start(store=store)
+    if at == "later":
+        await net.clock.advance(0.5)
+    real = store.put, store.grant
 
-    async def refuse(key: str, value: bytes, lease: int = 0) -> int:
+    async def refuse(*_arguments: Any) -> Any:
         raise Refused("put: no space left; compact and defragment")
 
-    linked.store.put = refuse  # type: ignore[method-assign]
-    await net.clock.advance(1.0)
+    store.put = store.grant = refuse  # type: ignore[method-assign, assignment]
+    await net.clock.advance(30.0)
+    assert not linked.task.done()
+    assert linked.said.count("the store refuses") == 1
+    store.put, store.grant = real  # type: ignore[method-assign]
+    linked.report(EdgeReport("i-1", bird="silent"))
+    await net.clock.advance(5.0)
+    assert AGENT in net.server.items
+    found = net.observed()
+    assert found is not None
+    assert found.bird == "silent"
+    assert linked.said[-1] == "the store answers again"
+
+
+async def test_another_store_ends_the_agent(net: Net) -> None:
+    linked = net.start()
+    await net.clock.advance(0.5)
+    net.server.wipe(cluster_id=0xC2)
+    await net.clock.advance(15.0)
     with pytest.raises(ExceptionGroup) as caught:
         await linked.task
-    assert caught.group_contains(Refused, match="no space left", depth=None)
+    assert caught.group_contains(StoreChanged, depth=None)
