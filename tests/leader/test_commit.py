@@ -8,7 +8,7 @@ import pytest
 
 from fsm.effects import SetDesired
 from fsm.invariants import epochs_have_one_owner
-from fsm.records import AgentBase
+from fsm.records import AgentBase, Request
 from orchestrator.leader.interpret import chunks
 from orchestrator.leader.writes import Batch
 from orchestrator.store.port import MAX_TXN_OPS, Indeterminate, Op, Put, Refused, TxnResult, Unavailable
@@ -289,7 +289,8 @@ async def test_a_write_that_is_applied_long_after_its_answer_was_lost_gives_no_n
     leader.store.txn = txn  # type: ignore[method-assign]
     world.ask("move", "web", "gw-b")
     await leader.turn()
-    world.ask("move", "mail", "gw-b")
+    first_in_line = Request("first-in-line", "move", "mail", "gw-b", at_ms=1)  # it would get the very same number
+    world.put(KEYS.request(first_in_line.id), first_in_line)
     leader.sync()
     await leader.loop.turn()
     await world.round(leader, ticks=4)
