@@ -70,7 +70,7 @@ class EdgeAgent:
         self._kernel_turn = asyncio.Lock()
         self._problems: dict[str, str] = {}
         self._lingering: dict[str, asyncio.Task[None]] = {}
-        self._tunnels = Tunnels(config, wireguard, state.parking_key)
+        self._tunnels = Tunnels(config, wireguard, state.parking_key, state.endpoints)
         self._told = False
         """Whether the store has said what this edge is: an edge that knows nothing must not tidy up."""
         self._acting: set[str] = set()
@@ -200,8 +200,6 @@ class EdgeAgent:
     def _leave(self, known: PoolAtEdge, left: str | None, now: float) -> None:
         known.leave(self._watch.probe(left), self._sessions.fell_s(left or ""), now)
 
-    # ---- acting by itself ------------------------------------------------------------------------------------------
-
     def _consider_plans(self, witnesses: Mapping[str, GatewayWitness]) -> None:
         """Carry out every plan whose moment has come, at once."""
         for pool, accepted in self._state.fence.pools.items():
@@ -320,6 +318,9 @@ class EdgeAgent:
     async def _ensure_tunnels(self, base: AgentBase) -> None:
         before = self._tunnels.problems
         await self._tunnels.ensure(base)
+        if self._tunnels.endpoints != self._state.endpoints:
+            self._state = replace(self._state, endpoints=self._tunnels.endpoints)
+            self._save(self._state)
         for name in before.keys() - self._tunnels.problems.keys():
             self._problems.pop(f"tunnel {name}", None)
         for name, text in self._tunnels.problems.items():
@@ -380,8 +381,6 @@ class EdgeAgent:
             known.sight, known.error, known.removed = sight, "", command.deleted
         except DataplaneError as error:
             known.error = str(error)
-
-    # ---- observing -------------------------------------------------------------------------------------------------
 
     def on_session(self, _gateway: str) -> None:
         """A session's word may have changed; called from inside the netlink reader when one falls."""

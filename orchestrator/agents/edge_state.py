@@ -22,6 +22,8 @@ class EdgeState:
     parking_key: str
     base: AgentBase = field(default_factory=AgentBase)
     fence: FenceState = field(default_factory=FenceState)
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    """Where each gateway was last heard from: given to a peer that is made anew, so that the edge can speak first."""
     schema: int = 1
 
 

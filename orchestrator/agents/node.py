@@ -23,6 +23,7 @@ from orchestrator.agents import node_state as project
 from orchestrator.agents import preconditions as check
 from orchestrator.agents.link import AgentLink
 from orchestrator.agents.node_state import NodeState
+from orchestrator.agents.revive import Reviver
 from orchestrator.config.node_agent import NodeAgentConfig
 from orchestrator.store.keys import DesiredBaseKey, DesiredKey, Keys
 from orchestrator.store.port import Change
@@ -30,6 +31,7 @@ from orchestrator.store.records import RecordError, decode
 
 CHECK_EVERY_S = 2.0
 RETRY_S = 0.3
+REVIVE_EVERY_S = 0.5
 TICK_S = 0.25
 LAN_WITHIN_S = 1.0
 DRAIN_WITHIN_S = 10.0
@@ -113,6 +115,7 @@ class NodeAgent:
             group.create_task(self._announce_all(), name="announce")
             group.create_task(self._reach.run(), name="lan")
             group.create_task(self._watch_lan(), name="lan report")
+            group.create_task(self._revive(), name="silent tunnels")
             if self.link is not None:
                 group.create_task(self.link.run(), name="link")
 
@@ -179,6 +182,18 @@ class NodeAgent:
             if self._state.endpoints.get(tunnel.name) != endpoint:
                 self._state = replace(self._state, endpoints={**self._state.endpoints, tunnel.name: endpoint})
                 self._save(self._state)
+
+    async def _revive(self) -> None:
+        """Begin tunnels anew that have fallen silent, as after a reboot of the edge."""
+        reviver = Reviver(self._wireguard, self._clock)
+        while True:
+            await self._clock.sleep(REVIVE_EVERY_S)
+            base = self._state.base
+            peers = {
+                project.device_name(self._config, t): self._peer_updates(t, None, base.keepalive_s)
+                for t in base.tunnels
+            }
+            await reviver.look(peers)
 
     def _peer_updates(self, tunnel: Tunnel, present: PeerState | None, keepalive_s: int) -> list[PeerUpdate]:
         """What the edge's peer lacks. A living peer's list is never replaced: for a moment it would have none."""

@@ -16,8 +16,12 @@ from orchestrator.config.edge_agent import EdgeAgentConfig
 class Tunnels:
     """Keeps them as the base says. `lanes` are those that are there, `problems` say why others are not."""
 
-    def __init__(self, config: EdgeAgentConfig, wireguard: WireGuard, parking_key: str) -> None:
+    def __init__(
+        self, config: EdgeAgentConfig, wireguard: WireGuard, parking_key: str, endpoints: Mapping[str, str]
+    ) -> None:
+        """`endpoints`: where each gateway was last heard from, as remembered from an earlier life."""
         self._config, self._wireguard, self._parking_key = config, wireguard, parking_key
+        self.endpoints: Mapping[str, str] = endpoints
         self.lanes: Mapping[str, Lane] = {}
         self.problems: Mapping[str, str] = {}
 
@@ -36,6 +40,7 @@ class Tunnels:
                 if self.lanes.get(name) == lane:
                     lanes[name] = lane  # it was there: what is on it may have to be taken from it
         self.lanes, self.problems = lanes, problems
+        self.endpoints = {name: endpoint for name, endpoint in self.endpoints.items() if name in lanes}
 
     async def _ensure(self, base: AgentBase, tunnel: Tunnel, lane: Lane) -> None:
         key_file = self._config.wireguard.private_key_file
@@ -44,8 +49,14 @@ class Tunnels:
         updates = [PeerUpdate(k, remove=True) for k in peers if k not in (lane.public_key, self._parking_key)]
         present = peers.get(lane.public_key)
         missing = lane.own - (present.allowed_ips if present else frozenset())
-        if missing or present is None:
+        if present is None:
+            # After a reboot the gateway's own packets are strangers here until it shakes hands again, which takes it
+            # up to 15 s (WireGuard's timers); the edge need not wait for that if it knows where to knock.
+            updates.append(PeerUpdate(lane.public_key, missing, endpoint=self.endpoints.get(lane.gateway)))
+        elif missing:
             updates.append(PeerUpdate(lane.public_key, add_allowed_ips=missing))
+        if present is not None and present.endpoint is not None and present.last_handshake_s is not None:
+            self.endpoints = {**self.endpoints, lane.gateway: present.endpoint}
         if self._parking_key not in peers:
             updates.append(PeerUpdate(self._parking_key))
         if updates:

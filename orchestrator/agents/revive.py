@@ -1,0 +1,59 @@
+"""Tunnels that fell silent are begun anew: a peer that lost its session is a stranger until a new handshake.
+
+WireGuard by itself begins one after 15 s without an answer (its REKEY_TIMEOUT and KEEPALIVE_TIMEOUT), which is how long
+a rebooted edge would be without its gateways. The edge's probes and BFD arrive many times a second while all is well.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dataplane.errors import DataplaneError
+from dataplane.wireguard import PeerUpdate, WireGuard
+from fsm.ports import Clock
+
+SILENT_S = 1.0
+"""Nothing received for so long means that the tunnel is silent."""
+AGAIN_S = 2.0
+"""Time between two new beginnings of one tunnel."""
+
+
+@dataclass(slots=True)
+class _Heard:
+    rx_bytes: int
+    at_s: float
+    begun_s: float
+
+
+class Reviver:
+    """Looks at what each tunnel received, and begins those anew that are silent."""
+
+    def __init__(self, wireguard: WireGuard, clock: Clock) -> None:
+        self._wireguard, self._clock = wireguard, clock
+        self._heard: dict[str, _Heard] = {}
+        self.revived = 0
+        """Times that a tunnel was begun anew."""
+
+    async def look(self, peers: Mapping[str, Sequence[PeerUpdate]]) -> None:
+        """One look. `peers`: for each device what makes its peer anew, whole; a device that can't be read is passed."""
+        for device, updates in peers.items():
+            key = updates[0].public_key
+            try:
+                state = (await self._wireguard.read(device)).peers.get(key)
+                if state is not None and self._silent(device, state.rx_bytes):
+                    # In two calls: in one, the peer would keep the session that it has.
+                    await self._wireguard.update(device, [PeerUpdate(key, remove=True)])
+                    await self._wireguard.update(device, updates)
+                    self._heard[device].rx_bytes = 0
+                    self.revived += 1
+            except DataplaneError:
+                self._heard.pop(device, None)  # reconciliation sees it too, and says so
+
+    def _silent(self, device: str, rx_bytes: int) -> bool:
+        now = self._clock.now()
+        heard = self._heard.setdefault(device, _Heard(rx_bytes, now, now))
+        if heard.rx_bytes != rx_bytes:
+            heard.rx_bytes, heard.at_s = rx_bytes, now
+        if now - heard.at_s < SILENT_S or now - heard.begun_s < AGAIN_S:
+            return False
+        heard.begun_s = now
+        return True
