@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from bgplb_lab import control, faults, report, roles, scenario, world
+from bgplb_lab.absence import Without
 from bgplb_lab.errors import LabError, NotFound
 from rich.console import Console
 from rich.table import Table
@@ -325,6 +326,10 @@ def demo(
 @bench_app.command()
 def failover(
     runs: Annotated[int, typer.Option("--runs", min=1, help="How many power cuts.")] = 30,
+    without: Annotated[
+        Without | None,
+        typer.Option("--without", help="What is missing at each cut; the edge then has only its plan."),
+    ] = None,
     json_file: JsonOption = None,
     lab_id: Annotated[
         str | None, typer.Option("--id", help="Name of the lab; a random one unless given.", show_default=False)
@@ -333,14 +338,17 @@ def failover(
 ) -> None:
     """Power cuts of the active gateway, one after the other: outage against floor, return, drain back.
 
-    Takes some 15 seconds a run. A run that goes wrong ends the bench; none is ever left out.
+    Takes some 15 seconds a run. A run that goes wrong ends the bench; none is ever left out. With --without all
+    members of etcd or all orchestrators are stopped before each cut, or the leader is killed at it; afterwards they
+    are started again, and the move that the edge made by itself must be adopted exactly once.
 
     \b
-    Example:
+    Examples:
       bgplb lab bench failover --runs 30 --json bench.json
+      bgplb lab bench failover --runs 30 --without etcd
     """
     check_writable(json_file)
     with telling_errors():
-        document = scenario.bench_failover(world.World(lab_id or world.new_lab_id(), say), runs, keep)
+        document = scenario.bench_failover(world.World(lab_id or world.new_lab_id(), say), runs, keep, without)
         write(json_file, json.dumps(document, indent=2) + "\n")
         out.print(report.bench_table(document))

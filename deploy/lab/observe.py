@@ -83,6 +83,16 @@ def wait_settled(world: World, timeout_s: float, owner: str | None = None, with_
         raise type(late)(f"{late}; last seen: {last[0]}") from late
 
 
+def wait_armed(world: World, timeout_s: float, owner: str) -> dict[str, Any]:
+    """Wait until the pool is settled at `owner` and its edge has a plan for that owner's death."""
+
+    def probe() -> dict[str, Any] | None:
+        machine, _ = situation(world, owner, with_standby=True)
+        return machine if machine is not None and machine["plan"] else None
+
+    return control.wait_for(f"pool {topology.POOL} at {owner} to have a plan", probe, timeout_s, 0.05)
+
+
 def states_since(machine: dict[str, Any], seq: int) -> tuple[str, ...]:
     """The states that the machine entered after history entry `seq`; a state that it stayed in does not count.
 

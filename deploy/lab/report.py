@@ -104,14 +104,21 @@ class Cut:
     return_transitions: int
     drain_lost: int
     phases_ms: Mapping[str, float]
+    executed: int = 0
+    adopted_s: float | None = None
 
 
-def bench_json(cuts: Sequence[Cut]) -> dict[str, Any]:
-    """The record of a bench, schema 1; raises ValueError for no runs."""
+def bench_json(cuts: Sequence[Cut], without: str | None = None) -> dict[str, Any]:
+    """The record of a bench, schema 1; raises ValueError for no runs.
+
+    `without`: the part that was missing at each cut; `plan_executed`: how often each run's record says that the edge
+    moved the pool by itself; `adopted_s`: from the missing part's start to the settled record.
+    """
     ratios = [cut.outage_ms / cut.floor_ms for cut in cuts]
     return {
         "schema": SCHEMA,
         "bench": "failover",
+        "without": without,
         "runs": len(cuts),
         "floor_ms": [round(cut.floor_ms, 3) for cut in cuts],
         "outage_ms": [cut.outage_ms for cut in cuts],
@@ -126,13 +133,16 @@ def bench_json(cuts: Sequence[Cut]) -> dict[str, Any]:
         "return_lost": [cut.return_lost for cut in cuts],
         "return_transitions": [cut.return_transitions for cut in cuts],
         "drain_lost": [cut.drain_lost for cut in cuts],
+        "plan_executed": [cut.executed for cut in cuts],
+        "adopted_s": [None if cut.adopted_s is None else round(cut.adopted_s, 3) for cut in cuts],
         "phases_ms": [dict(cut.phases_ms) for cut in cuts],
     }
 
 
 def bench_table(document: Mapping[str, Any]) -> Table:
     """The record of a bench for people."""
-    table = Table(title=f"failover, {document['runs']} power cuts", title_justify="left")
+    missing = f" without {document['without']}" if document["without"] else ""
+    table = Table(title=f"failover{missing}, {document['runs']} power cuts", title_justify="left")
     for column in ("figure", "median", "worst"):
         table.add_column(column, justify="left" if column == "figure" else "right")
     named = {
@@ -145,10 +155,13 @@ def bench_table(document: Mapping[str, Any]) -> Table:
         "lost on its return": "return_lost",
         "transitions on its return": "return_transitions",
         "lost in the drain back": "drain_lost",
+        "moves by the edge itself": "plan_executed",
+        "adopted after (s)": "adopted_s",
     }
     for name, key in named.items():
-        values = document[key]
-        table.add_row(name, f"{median(values):.3g}", f"{max(values):.4g}")
+        values = [value for value in document[key] if value is not None]
+        if values:
+            table.add_row(name, f"{median(values):.3g}", f"{max(values):.4g}")
     for phase in sorted({name for phases in document["phases_ms"] for name in phases}):
         values = [phases[phase] for phases in document["phases_ms"] if phase in phases]
         table.add_row(f"phase: {phase} (ms)", f"{median(values):.3g}", f"{max(values):.4g}")

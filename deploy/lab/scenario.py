@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bgplb_lab import checks, faults, observe, picture, report, topology
+from bgplb_lab import absence, checks, faults, observe, picture, report, topology
+from bgplb_lab.absence import Absence, Without
 from bgplb_lab.counting import Counts
 from bgplb_lab.errors import LabError
 from bgplb_lab.probes import INTERVAL_US, Prober, ProbeRun, RouteWatch
@@ -18,6 +19,8 @@ OWNER = "gw-a"
 EDGE = "edge-1"
 READY_TIMEOUT_S = 60.0
 MOVE_TIMEOUT_S = 20.0
+ADOPT_TIMEOUT_S = 40.0
+"""For an adoption after the part of the brain that was missing came back: etcd and a leader have to be elected."""
 BASELINE_PROBES = 2_000
 AFTER_PROBES = 500
 """How long the probes go on after a move, in numbers, so that a late loss is seen too."""
@@ -92,6 +95,18 @@ class PowerCut:
     floor_ms: float | None
     steered_ms: float | None
     steering: observe.Steering
+    back_ns: int | None = None
+    """When what was missing besides the gateway was started again."""
+
+    @property
+    def executed(self) -> int:
+        """How often the record says that the edge moved the pool by itself."""
+        return absence.executed(self.after, observe.last_seq(self.before))
+
+    @property
+    def adopted_s(self) -> float | None:
+        """From the start of what was missing to the pool being settled in the record; None if nothing was missing."""
+        return None if self.back_ns is None else (self.settled_ns - self.back_ns) / 1e9
 
     @property
     def target(self) -> str:
@@ -127,17 +142,31 @@ class PowerCut:
         return (self.ready_ns - self.power_ns) / 1e9
 
 
-def cut_and_return(world: World, watch: RouteWatch, before: dict[str, Any], on_return: Callable[[], None]) -> PowerCut:
+def cut_and_return(
+    world: World,
+    watch: RouteWatch,
+    before: dict[str, Any],
+    on_return: Callable[[], None],
+    missing: Absence | None = None,
+) -> PowerCut:
     """Cut OWNER's power under probes, wait for the move, give the power back, wait for the ready standby.
 
-    `on_return` runs as soon as the machine is on again. Raises LabError when a step does not happen in its time.
+    `on_return` runs as soon as the machine is on again. `missing` is taken away before the cut and given back after
+    the edge moved by itself. Raises LabError when a step does not happen in its time.
     """
+    missing = missing or Absence()
     prober = Prober(world)
     prober.wait_until(BASELINE_PROBES)
+    if missing.part is not None:
+        missing.before_cut(world)
+        prober.wait_until(prober.due_now() + absence.GONE_PROBES)
+        missing.at_cut(world)
     t0_ns = faults.strike(world, "power-cut", OWNER)
     # Asking a replica costs it time: nobody is asked while the move is being measured.
     prober.wait_until(prober.due_now() + AFTER_PROBES)
-    after = wait_for_move(world, OWNER)
+    missing.check_moved_alone(world, other_than(OWNER))
+    back_ns = missing.end(world)
+    after = wait_for_move(world, OWNER, MOVE_TIMEOUT_S if back_ns is None else ADOPT_TIMEOUT_S)
     settled_ns = time.monotonic_ns()
     seen = observe.steering(world)
     prober.wait_until(prober.due_now() + AFTER_PROBES)
@@ -162,13 +191,18 @@ def cut_and_return(world: World, watch: RouteWatch, before: dict[str, Any], on_r
         None if floor_ns is None else round((floor_ns - t0_ns) / 1e6, 3),
         None if steered_ns is None else round((steered_ns - t0_ns) / 1e6, 3),
         seen,
+        back_ns,
     )
 
 
-def wait_for_move(world: World, away_from: str) -> dict[str, Any]:
+def other_than(gateway: str) -> str:
+    """The gateway that takes over from this one."""
+    return next(name for name in topology.GATEWAYS if name != gateway)
+
+
+def wait_for_move(world: World, away_from: str, timeout_s: float = MOVE_TIMEOUT_S) -> dict[str, Any]:
     """Wait until another gateway than `away_from` owns the pool and serves it."""
-    target = next(name for name in topology.GATEWAYS if name != away_from)
-    return observe.wait_settled(world, MOVE_TIMEOUT_S, target, with_standby=False)
+    return observe.wait_settled(world, timeout_s, other_than(away_from), with_standby=False)
 
 
 @dataclass(frozen=True)
@@ -297,21 +331,23 @@ def scene_of(cut: PowerCut) -> picture.Scene:
     )
 
 
-def bench_failover(world: World, runs: int, keep: bool = False) -> dict[str, Any]:
+def bench_failover(world: World, runs: int, keep: bool = False, without: Without | None = None) -> dict[str, Any]:
     """`runs` power cuts of the same gateway in one lab, each with its return and the drain back.
 
     No run is left out: one in which something did not happen in its time, or that has no floor, ends the bench with
-    LabError.
+    LabError. So does one `without` a part of the brain in which the edge did not move by itself, or whose move was
+    not adopted exactly once.
     """
     cuts: list[report.Cut] = []
     with standing(world, keep):
         settled_at_owner(world, "the bench cuts the power of this gateway")
         watch = RouteWatch(world, EDGE)
         for number in range(1, runs + 1):
-            before = observe.wait_settled(world, MOVE_TIMEOUT_S, OWNER)
-            cut = cut_and_return(world, watch, before, lambda: None)
+            before = observe.wait_armed(world, MOVE_TIMEOUT_S, OWNER)
+            cut = cut_and_return(world, watch, before, lambda: None, Absence(without))
             if cut.floor_ms is None:
                 raise LabError(f"run {number}: the edge never dropped the unmanaged prefix {topology.FLOOR_PREFIX}")
+            Absence(without).check_adopted(cut.executed)
             drain = drain_back(world, 2_500, 500)
             cuts.append(cut_of(cut, cut.floor_ms, drain))
             ratio = cut.outage.outage_ms / cut.floor_ms
@@ -320,7 +356,7 @@ def bench_failover(world: World, runs: int, keep: bool = False) -> dict[str, Any
                 f"ratio {ratio:.3f}; {OWNER} ready again after {cut.return_s:.1f} s, "
                 f"{drain.counts.lost} lost going back"
             )
-    return report.bench_json(cuts)
+    return report.bench_json(cuts, without)
 
 
 def cut_of(cut: PowerCut, floor_ms: float, drain: Drain) -> report.Cut:
@@ -337,4 +373,6 @@ def cut_of(cut: PowerCut, floor_ms: float, drain: Drain) -> report.Cut:
         return_transitions=len(observe.states_since(cut.returned, observe.last_seq(cut.after))),
         drain_lost=drain.counts.lost,
         phases_ms=phases_of(cut),
+        executed=cut.executed,
+        adopted_s=cut.adopted_s,
     )
