@@ -65,7 +65,10 @@ def forget(state: FenceState, pool: str) -> FenceState:
 
 
 def execute(state: FenceState, pool: str) -> FenceState:
-    """The fence after the edge has carried out the pool's next plan by itself. Raises ValueError if it has none."""
+    """The fence after the edge has carried out the pool's next plan by itself.
+
+    Raises ValueError if it has none, or if another pool took one of its prefixes under a higher number meanwhile.
+    """
     before = state.pools[pool]
     plan = next((p for p in before.command.plan if p.base == before.command.epoch), None)
     if plan is None:
