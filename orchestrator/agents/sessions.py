@@ -56,6 +56,7 @@ class Sessions:
         for gateway, line in self._lines.items():
             if line.probe == change.prefix and line.routed != change.added:
                 line.routed = change.added
+                line.was_up = line.was_up or (change.added and line.bfd_up)
                 line.fell_s = None if change.added else self._clock.now()
                 self._on_change(gateway)
 
