@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from dataplane.events import RouteChange
 from dataplane.probe import ProbeState
 from dataplane.probe_window import Judgement
 from fsm.records import AgentBase, EdgePool, EdgePoolReport, EdgeReport
@@ -44,7 +45,7 @@ class FakeEvents:
     """The signal table, filled by a test."""
 
     def __init__(self, table: int, on_route: Any, on_resync: Any) -> None:
-        self.on_route, self.on_resync = on_route, on_resync
+        self._on_route, self.on_resync = on_route, on_resync
         self.routes: dict[str, Any] = {}
         self.broken: asyncio.Future[None] | None = None
 
@@ -60,12 +61,16 @@ class FakeEvents:
 
 
 class FakeProber:
-    """A probe that always passes."""
+    """A probe that passes, unless its destination is among the `silent`."""
 
-    def __init__(self, **settings: Any) -> None:
-        self.settings = settings
+    silent: ClassVar[set[str]] = set()
+
+    def __init__(self, *, destination: str, on_change: Any, **_settings: Any) -> None:
+        self.destination, self.on_change = destination, on_change
 
     def evaluate(self) -> ProbeState:
+        if self.destination in self.silent:
+            return ProbeState(Judgement("failing", 6, 0, False, 0.0, 0.001), "failing", 0)
         return ProbeState(Judgement("passing", 0, 60, True, 0.0, 0.001), "passing", 0)
 
     async def run(self) -> None:
@@ -92,6 +97,7 @@ class EdgeWorld:
             }
         )
         self.revision = 100
+        FakeProber.silent = set()
         self.agent: EdgeAgent
 
     def _save(self, state: EdgeState) -> None:
@@ -129,6 +135,18 @@ class EdgeWorld:
             with suppress(asyncio.CancelledError):
                 await task
             patch.undo()
+
+    def session(self, gateway: str, up: bool) -> None:
+        """Its BGP session comes up, or falls."""
+        tunnel = next(t for t in self.agent._state.base.tunnels if t.name == gateway)
+        self.monitor.up |= {tunnel.gateway_ipv4}
+        events = self.agent._events
+        events._on_route(RouteChange(f"{tunnel.probe_ipv4}/32", 10177, up, f"bgplb-g{tunnel.slot}", None))
+
+    def reply(self, gateway: str, passes: bool) -> None:
+        """Its probes are answered, or not."""
+        tunnel = next(t for t in self.agent._state.base.tunnels if t.name == gateway)
+        (FakeProber.silent.discard if passes else FakeProber.silent.add)(tunnel.probe_ipv4)
 
     def tell(self, *commands: tuple[str, EdgePool | None], base: AgentBase | None = None) -> None:
         """What the mirror brings in one go."""

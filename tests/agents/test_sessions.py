@@ -67,6 +67,15 @@ async def test_a_session_that_falls_is_down_at_once(wire: Wire) -> None:
     assert wire.sessions.fell_s("gw-a") is None
 
 
+async def test_a_session_that_was_up_for_less_than_a_look_and_fell_is_down(wire: Wire) -> None:
+    never_up(wire)
+    await wire.sessions.poll()
+    wire.route("gw-a", added=True)
+    assert wire.word() == Session.UP
+    wire.route("gw-a", added=False)
+    assert wire.word() == Session.DOWN
+
+
 def never_up(wire: Wire) -> None:
     wire.sessions = Sessions(wire.monitor, wire.clock, wire.changed.append)  # type: ignore[arg-type]
     wire.sessions.follow(TUNNELS, [])

@@ -1,0 +1,196 @@
+"""Plans: the edge moves by itself if, and only if, it sees the owner dead and the target alive."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from birdctl.errors import BirdUnreachable
+from fsm.records import EdgePool, Plan
+from orchestrator.agents.edge import EdgeAgent
+from orchestrator.agents.edge_state import EdgeState
+from tests.agents.edge_world import EdgeWorld, command
+from tests.agents.fakes import MAIL, WEB, base, eventually
+
+PREFIX = WEB[0]
+ARMED = command("gw-a", 3, plan=(Plan("gw-b", 4, 3),))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> EdgeWorld:
+    return EdgeWorld(tmp_path)
+
+
+@asynccontextmanager
+async def armed(world: EdgeWorld, told: EdgePool = ARMED, link: bool = True) -> AsyncIterator[EdgeAgent]:
+    """An agent with a plan, whose sessions are both up."""
+    async with world.running(link) as agent:
+        world.tell(("web", told), base=base("edge", "edge-1", WEB, MAIL))
+        await eventually(lambda: world.kernel.routes_to(PREFIX), "the route")
+        await eventually(lambda: set(agent._tunnels.lanes) == {"gw-a", "gw-b"}, "the tunnels")
+        await asyncio.sleep(0.05)
+        for gateway in ("gw-a", "gw-b"):
+            world.session(gateway, up=True)
+        await eventually(
+            lambda: {w.session for w in (agent._watch.witness(g) for g in ("gw-a", "gw-b"))} == {"up"}, "sessions up"
+        )
+        yield agent
+
+
+def die(world: EdgeWorld, gateway: str = "gw-a") -> None:
+    world.reply(gateway, passes=False)
+    world.session(gateway, up=False)
+
+
+async def test_the_edge_moves_at_once_and_reports_it(world: EdgeWorld) -> None:
+    async with armed(world) as agent:
+        mark = len(world.done)
+        die(world)
+        await eventually(lambda: world.kernel.routes_to(PREFIX) == ["bgplb-g1"], "the move")
+        report = await world.confirmed(command("gw-b", 4))
+        assert report.executed_plan == 4
+        kinds = [kind for kind, _ in world.since(mark)]
+        assert kinds == ["wireguard", "wireguard", "kernel", "save"], "no disk before the packets"
+        assert world.senders(PREFIX) == {"gw-b"}
+        assert agent._state.fence.highest_epoch == 4
+
+
+async def test_it_needs_no_store(world: EdgeWorld) -> None:
+    async with armed(world):
+        pass
+    async with world.running(link=False) as agent:
+        await eventually(lambda: set(agent._tunnels.lanes) == {"gw-a", "gw-b"}, "the tunnels")
+        await asyncio.sleep(0.05)
+        for gateway in ("gw-a", "gw-b"):
+            world.session(gateway, up=True)
+        await eventually(lambda: agent._watch.witness("gw-a").session == "up", "the session")
+        die(world)
+        await eventually(lambda: world.kernel.routes_to(PREFIX) == ["bgplb-g1"], "the move")
+
+
+async def test_what_it_did_outlives_a_restart(world: EdgeWorld) -> None:
+    async with armed(world):
+        die(world)
+        await world.confirmed(command("gw-b", 4))
+    world.link.told.clear()
+    async with world.running():
+        report = await world.confirmed(command("gw-b", 4))
+        assert report.executed_plan == 4
+        world.tell(("web", ARMED))
+        await asyncio.sleep(0.1)
+        assert world.kernel.routes_to(PREFIX) == ["bgplb-g1"], "the old command is below what it did"
+
+
+async def test_it_died_between_the_kernel_and_the_disk(world: EdgeWorld) -> None:
+    class Killed(Exception):
+        pass
+
+    def killed(state: EdgeState) -> None:
+        raise Killed
+
+    with pytest.raises(ExceptionGroup):
+        async with armed(world) as agent:
+            agent._save = killed
+            die(world)
+            await asyncio.sleep(0.1)
+    assert world.kernel.routes_to(PREFIX) == ["bgplb-g1"]
+    world.link.told.clear()
+    mark = len(world.done)
+    async with world.running():
+        report = await world.confirmed(command("gw-b", 4))
+        assert report.executed_plan == 4
+        assert world.kernel.routes_to(PREFIX) == ["bgplb-g1"]
+        assert world.since(mark, "kernel", "wireguard") == []
+
+
+async def test_the_leaders_next_command_ends_it(world: EdgeWorld) -> None:
+    async with armed(world):
+        die(world)
+        await world.confirmed(command("gw-b", 4))
+        world.tell(("web", command("gw-b", 4)))
+        await eventually(lambda: (r := world.report()) is not None and r.executed_plan is None, "adopted")
+        world.tell(("web", command("gw-a", 9)))
+        await world.confirmed(command("gw-a", 9))
+
+
+async def test_each_pool_of_a_dead_gateway_moves(world: EdgeWorld) -> None:
+    async with armed(world):
+        world.tell(("mail", command("gw-a", 5, MAIL, plan=(Plan("gw-b", 6, 5),))))
+        await world.confirmed(command("gw-a", 5), "mail")
+        die(world)
+        await world.confirmed(command("gw-b", 4))
+        await world.confirmed(command("gw-b", 6), "mail")
+        assert world.kernel.routes_to(MAIL[0]) == world.kernel.routes_to(PREFIX) == ["bgplb-g1"]
+
+
+def session_only(world: EdgeWorld) -> None:
+    world.session("gw-a", up=False)
+
+
+def probe_only(world: EdgeWorld) -> None:
+    world.reply("gw-a", passes=False)
+
+
+def target_too(world: EdgeWorld) -> None:
+    world.reply("gw-b", passes=False)
+    die(world)
+
+
+def target_without_session(world: EdgeWorld) -> None:
+    world.session("gw-b", up=False)
+    die(world)
+
+
+def bird_is_silent(world: EdgeWorld) -> None:
+    world.monitor.silent = BirdUnreachable(Path("/run/bird.ctl"), "no such file")
+    world.agent._sessions._silent()
+    die(world)
+
+
+@pytest.mark.parametrize("happens", [session_only, probe_only, target_too, target_without_session, bird_is_silent])
+async def test_less_than_dead_owner_and_living_target_moves_nothing(
+    world: EdgeWorld, happens: Callable[[EdgeWorld], None]
+) -> None:
+    async with armed(world):
+        mark = len(world.done)
+        happens(world)
+        world.agent._observe()
+        await asyncio.sleep(0.3)
+        assert world.since(mark, "kernel", "wireguard") == []
+        assert world.kernel.routes_to(PREFIX) == ["bgplb-g0"]
+
+
+@pytest.mark.parametrize(
+    "told", [replace(ARMED, plan=()), replace(ARMED, plan=(Plan("gw-b", 4, 2),))], ids=["no plan", "another base"]
+)
+async def test_without_a_plan_that_stands_on_its_epoch_it_waits_for_the_leader(
+    world: EdgeWorld, told: EdgePool
+) -> None:
+    async with armed(world, told):
+        mark = len(world.done)
+        die(world)
+        await asyncio.sleep(0.2)
+        assert world.since(mark, "kernel", "wireguard") == []
+
+
+async def test_a_revoked_plan_is_not_carried_out(world: EdgeWorld) -> None:
+    async with armed(world):
+        world.tell(("web", replace(ARMED, plan=())))
+        await eventually(lambda: (r := world.report()) is not None and r.armed_plan is None, "revoked")
+        die(world)
+        await asyncio.sleep(0.2)
+        assert world.kernel.routes_to(PREFIX) == ["bgplb-g0"]
+
+
+async def test_an_audit_in_mid_plan_does_not_bring_the_dead_owner_back(world: EdgeWorld) -> None:
+    async with armed(world) as agent:
+        auditing = asyncio.create_task(agent._reconcile())
+        die(world)
+        await world.confirmed(command("gw-b", 4))
+        await auditing
+        await agent._reconcile()
+        assert world.kernel.routes_to(PREFIX) == ["bgplb-g1"]
+        assert world.senders(PREFIX) == {"gw-b"}
