@@ -1,6 +1,7 @@
 """Plans: the edge moves by itself if, and only if, it sees the owner dead and the target alive."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from birdctl.errors import BirdUnreachable
+from dataplane.errors import KernelRefused
 from fsm.records import EdgePool, Plan
 from orchestrator.agents.edge import EdgeAgent
 from orchestrator.agents.edge_state import EdgeState
@@ -194,3 +196,27 @@ async def test_an_audit_in_mid_plan_does_not_bring_the_dead_owner_back(world: Ed
         await agent._reconcile()
         assert world.kernel.routes_to(PREFIX) == ["bgplb-g1"]
         assert world.senders(PREFIX) == {"gw-b"}
+
+
+async def test_a_plan_whose_prefix_went_to_another_pool_is_refused_and_ends_nothing(world: EdgeWorld) -> None:
+    async with armed(world):
+        world.tell(("mail", command("gw-b", 7)))
+        await world.confirmed(command("gw-b", 7), "mail")
+        die(world)
+        await asyncio.sleep(0.1)
+        assert world.kernel.routes_to(PREFIX) == ["bgplb-g1"], "as the other pool has it"
+        world.tell(("mail", command("gw-b", 8)))
+        await world.confirmed(command("gw-b", 8), "mail")
+        assert not any(event == "plan carried out" for event, _ in world.said)
+
+
+async def test_a_plan_that_the_kernel_refuses_is_confirmed_only_when_it_holds(world: EdgeWorld) -> None:
+    async with armed(world):
+        world.kernel.failing = KernelRefused(errno.EBUSY, "replace route")
+        die(world)
+        await eventually(lambda: (r := world.report()) is not None and "EBUSY" in r.error, "the error")
+        report = world.report()
+        assert report is not None
+        assert (report.epoch, report.installed, report.withdrawn) == (4, False, False)
+        world.kernel.failing = None
+        await world.confirmed(command("gw-b", 4))
