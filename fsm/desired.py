@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network
 
 from fsm.records import (
     AgentBase,
@@ -94,12 +94,26 @@ def tunnel_addresses(group: EdgeGatewaySpec, slot: int, edge_index: int) -> tupl
     return edge, gateway, responder
 
 
+def tunnel_ipv6_addresses(group: EdgeGatewaySpec, slot: int, edge_index: int) -> tuple[str, str, str]:
+    """(edge's, gateway's, probe) IPv6 address of a tunnel: a /64 for each gateway, in it a /127 an edge (RFC 6164)."""
+    block = int(IPv6Network(group.tunnel_ipv6).network_address) + (slot << 64) + edge_index * 2
+    probe = int(IPv6Network(group.probe_ipv6).network_address) + slot + 1
+    return str(IPv6Address(block)), str(IPv6Address(block + 1)), str(IPv6Address(probe))
+
+
+def speaks_ipv6(pools: Iterable[PoolSpec]) -> bool:
+    """Whether any of these pools has an IPv6 prefix: then the tunnels of their group have IPv6 addresses, too."""
+    return any(":" in prefix for pool in pools for prefix in pool.addresses)
+
+
 def agent_bases(
     group: EdgeGatewaySpec,
     pools: Iterable[PoolSpec],
     agents: Mapping[Key, Identity],
 ) -> dict[Key, AgentBase]:
     """The base of every edge and gateway of a group. A tunnel appears once both ends have published a public key."""
+    pools = tuple(pools)
+    ipv6 = speaks_ipv6(pools)
     accept = tuple(sorted({prefix for pool in pools for prefix in pool.addresses}))
     at_edge: dict[str, list[Tunnel]] = {edge.name: [] for edge in group.edges}
     at_node: dict[str, list[Tunnel]] = {gateway: [] for gateway in group.gateways}
@@ -108,8 +122,8 @@ def agent_bases(
             ends = agents.get((EDGE, edge.name)), agents.get((NODE, gateway))
             if ends[0] is None or ends[1] is None or not ends[0].public_key or not ends[1].public_key:
                 continue
-            at_edge[edge.name].append(_tunnel(group, edge, index, gateway, gateway, ends[1].public_key))
-            at_node[gateway].append(_tunnel(group, edge, index, gateway, edge.name, ends[0].public_key))
+            at_edge[edge.name].append(_tunnel(group, edge, index, gateway, gateway, ends[1].public_key, ipv6))
+            at_node[gateway].append(_tunnel(group, edge, index, gateway, edge.name, ends[0].public_key, ipv6))
     bases: dict[Key, AgentBase] = {}
     for name, tunnels in at_edge.items():
         bases[EDGE, name] = _base(group, tunnels, accept, ())
@@ -123,9 +137,12 @@ def agent_bases(
     return bases
 
 
-def _tunnel(group: EdgeGatewaySpec, edge: EdgeSpec, index: int, gateway: str, peer: str, public_key: str) -> Tunnel:
+def _tunnel(
+    group: EdgeGatewaySpec, edge: EdgeSpec, index: int, gateway: str, peer: str, public_key: str, ipv6: bool
+) -> Tunnel:
     slot = group.slots[gateway]
     edge_ipv4, gateway_ipv4, probe_ipv4 = tunnel_addresses(group, slot, index)
+    edge_ipv6, gateway_ipv6, probe_ipv6 = tunnel_ipv6_addresses(group, slot, index) if ipv6 else ("", "", "")
     return Tunnel(
         name=peer,
         slot=slot,
@@ -138,6 +155,9 @@ def _tunnel(group: EdgeGatewaySpec, edge: EdgeSpec, index: int, gateway: str, pe
         edge_asn=edge.asn,
         gateway_asn=group.gateway_asn,
         edge_index=index,
+        edge_ipv6=edge_ipv6,
+        gateway_ipv6=gateway_ipv6,
+        probe_ipv6=probe_ipv6,
     )
 
 

@@ -60,7 +60,7 @@ class EdgeGatewaySpec:
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """An accepted EIPPool."""
+    """An accepted EIPPool. `aggregate` is of either family; `aggregate_ipv6` is that of a pool with both."""
 
     name: str
     aggregate: str
@@ -73,6 +73,7 @@ class PoolSpec:
     hold: bool = False
     deleted: bool = False
     """Its manifest is gone; it stays until every edge has confirmed that nothing of it is left."""
+    aggregate_ipv6: str = ""
     schema: int = SCHEMA
 
 
@@ -215,6 +216,10 @@ class Tunnel:
     edge_asn: int
     gateway_asn: int
     edge_index: int = 0
+    edge_ipv6: str = ""
+    gateway_ipv6: str = ""
+    probe_ipv6: str = ""
+    """The same three of IPv6; all empty in a group whose pools have no IPv6 prefix."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from fsm.desired import agent_bases, allocate_slots, announcers, edge_pool, pool_desired, tunnel_addresses
+from fsm.desired import (
+    agent_bases,
+    allocate_slots,
+    announcers,
+    edge_pool,
+    pool_desired,
+    tunnel_addresses,
+    tunnel_ipv6_addresses,
+)
 from fsm.records import EdgePool, Identity, NodePool, Plan, PoolRecord
 from fsm.types import PoolState
 from tests.fsm.test_table import record_in
@@ -112,6 +120,35 @@ def test_slots_run_out() -> None:
 )
 def test_tunnel_addresses(slot: int, edge_index: int, expected: tuple[str, str, str]) -> None:
     assert tunnel_addresses(GROUP, slot, edge_index) == expected
+
+
+@pytest.mark.parametrize(
+    ("slot", "edge_index", "expected"),
+    [
+        (0, 0, ("fd77::", "fd77::1", "fd78::1")),
+        (1, 0, ("fd77:0:0:1::", "fd77:0:0:1::1", "fd78::2")),
+        (1, 1, ("fd77:0:0:1::2", "fd77:0:0:1::3", "fd78::2")),
+        (254, 63, ("fd77:0:0:fe::7e", "fd77:0:0:fe::7f", "fd78::ff")),
+    ],
+)
+def test_tunnel_ipv6_addresses(slot: int, edge_index: int, expected: tuple[str, str, str]) -> None:
+    assert tunnel_ipv6_addresses(GROUP, slot, edge_index) == expected
+
+
+def test_one_ipv6_prefix_gives_every_tunnel_of_the_group_its_ipv6_addresses() -> None:
+    both = replace(SPEC, name="both", addresses=("192.0.2.64/26", "2001:db8:2::/64"))
+    alone, beside = (agent_bases(GROUP, pools, agents()) for pools in ([SPEC], [SPEC, both]))
+    for key, base in beside.items():
+        assert [t.gateway_ipv4 for t in base.tunnels] == [t.gateway_ipv4 for t in alone[key].tunnels]
+        assert all(not (t.edge_ipv6 or t.gateway_ipv6 or t.probe_ipv6) for t in alone[key].tunnels)
+        assert all(t.edge_ipv6 and t.gateway_ipv6 and t.probe_ipv6 for t in base.tunnels)
+        assert set(base.accept) == {*PREFIXES, "192.0.2.64/26", "2001:db8:2::/64"}
+
+
+def test_a_pool_of_both_families_is_one_command() -> None:
+    both = replace(SPEC, addresses=("192.0.2.0/26", "2001:db8:2::/64"))
+    wanted = pool_desired(record_in(S.ACTIVE_HEALTHY), both, GROUP)
+    assert {command.prefixes for command in wanted.values()} == {both.addresses}
 
 
 def agents() -> dict[tuple[str, str], Identity]:
