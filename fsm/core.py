@@ -124,7 +124,7 @@ def _enter(draft: PoolDraft, before: PoolRecord) -> PoolRecord:
         state=draft.state,
         since_ms=draft.instant.wall_ms if moved else record.since_ms,
         deadline_s=_deadline(draft.state, draft.instant),
-        cause=event.cause,
+        cause=event.cause if moved or record.epoch != before.epoch else record.cause,
         evidence=dict(event.evidence) or record.evidence,
         last_move=last_move,
         seq=before.seq + 1,

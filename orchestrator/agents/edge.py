@@ -24,6 +24,7 @@ from orchestrator.agents.edge_pool import PoolAtEdge
 from orchestrator.agents.edge_state import EdgeState
 from orchestrator.agents.link import AgentLink
 from orchestrator.agents.plans import due_plan, next_plan
+from orchestrator.agents.problems import Problems
 from orchestrator.agents.sessions import Sessions
 from orchestrator.agents.steering import Sight, Steering
 from orchestrator.agents.tunnels import Tunnels
@@ -68,7 +69,7 @@ class EdgeAgent:
         self._orders: dict[str, tuple[EdgePool, int]] = {}
         self._orders_wake, self._base_wake = asyncio.Event(), asyncio.Event()
         self._kernel_turn = asyncio.Lock()
-        self._problems: dict[str, str] = {}
+        self._problems = Problems(log)
         self._lingering: dict[str, asyncio.Task[None]] = {}
         self._tunnels = Tunnels(config, wireguard, state.parking_key, state.endpoints)
         self._told = False
@@ -93,9 +94,9 @@ class EdgeAgent:
                     self._base_wake.set()
                 elif isinstance(key, DesiredKey) and key.type == "pool":
                     self._note(key.name, change)
-                self._problems.pop(change.key, None)
+                self._problems.clear(change.key)
             except (ValueError, RecordError) as error:
-                self._problem(change.key, str(error))
+                self._problems.set(change.key, error)
 
     def _note(self, pool: str, change: Change) -> None:
         if change.value is not None:
@@ -215,9 +216,9 @@ class EdgeAgent:
                 accepted = self._state.fence.pools.get(pool)
                 if accepted is None or due_plan(accepted.command, self._witnesses()) is None:
                     return
-                fenced = fence.execute(self._state.fence, pool)
-                self._state = replace(self._state, fence=fenced)
-                known, command = self._pools.setdefault(pool, PoolAtEdge()), fenced.pools[pool].command
+                if not self._advance(pool):
+                    return
+                known, command = self._pools[pool], self._state.fence.pools[pool].command
                 known.sight = None
                 self._leave(known, accepted.command.owner, began_s)
                 try:
@@ -233,6 +234,16 @@ class EdgeAgent:
         finally:
             self._acting.discard(pool)
 
+    def _advance(self, pool: str) -> bool:
+        """Take the plan's number; False if it is refused: another pool has one of the prefixes by now."""
+        self._pools.setdefault(pool, PoolAtEdge())
+        try:
+            self._state = replace(self._state, fence=fence.execute(self._state.fence, pool))
+        except ValueError as error:
+            self._pools[pool].error = str(error)
+            return False
+        return True
+
     async def _recover_plans(self) -> None:
         """A plan that was carried out just before we died, and is not on disk yet: the kernel knows."""
         tunnels = project.by_gateway(self._state.base)
@@ -242,8 +253,7 @@ class EdgeAgent:
                 continue
             device, table = project.device_name(self._config, tunnels[plan.target]), self._config.tables.main
             routes = [await self._kernel.netlink.route(prefix, table) for prefix in accepted.command.prefixes]
-            if all(route is not None and route.device == device for route in routes):
-                self._state = replace(self._state, fence=fence.execute(self._state.fence, pool))
+            if all(route is not None and route.device == device for route in routes) and self._advance(pool):
                 self._save(self._state)
                 self._log("plan found carried out", pool=pool, owner=plan.target, epoch=plan.epoch)
 
@@ -300,39 +310,35 @@ class EdgeAgent:
             if base.tunnels or self._told:
                 await self._converge()
                 await self._kernel.nft.ensure(project.nft_rules(self._config, base))
-            self._problems.pop("kernel", None)
+            self._problems.clear("kernel")
         except DataplaneError as error:
-            self._problem("kernel", str(error))
+            self._problems.set("kernel", error)
         try:
             wanted = project.bird_config(self._config, base)
             if wanted is not None:
                 await self._applier.configure(edge_text(wanted))
-            self._problems.pop("bird", None)
+            self._problems.clear("bird")
         except BirdError as error:
-            self._problem("bird", str(error))
+            self._problems.set("bird", error)
         self._sessions.follow(base.tunnels, self._events.routes)
         self._watch.follow(base)
         await self._audit()
         self._report_all()
 
     async def _ensure_tunnels(self, base: AgentBase) -> None:
-        before = self._tunnels.problems
         await self._tunnels.ensure(base)
         if self._tunnels.endpoints != self._state.endpoints:
             self._state = replace(self._state, endpoints=self._tunnels.endpoints)
             self._save(self._state)
-        for name in before.keys() - self._tunnels.problems.keys():
-            self._problems.pop(f"tunnel {name}", None)
-        for name, text in self._tunnels.problems.items():
-            self._problem(f"tunnel {name}", text)
+        self._problems.exactly("tunnel", self._tunnels.problems)
         try:
             async with self._kernel_turn:
                 pools = (*project.commands(self._state).values(), *self._ordered())
                 held = frozenset(prefix for pool in pools for prefix in pool.prefixes)
                 await self._steering.learn(self._tunnels.lanes, held)
-            self._problems.pop("steering", None)
+            self._problems.clear("steering")
         except DataplaneError as error:
-            self._problem("steering", str(error))
+            self._problems.set("steering", error)
 
     def _ordered(self) -> list[EdgePool]:
         """Commands that have come and are not carried out yet."""
@@ -408,12 +414,7 @@ class EdgeAgent:
 
     def lacking(self) -> str:
         """What keeps this agent from doing its work, for /readyz; empty when nothing does."""
-        return "; ".join(f"{where}: {what}" for where, what in sorted(self._problems.items()))
-
-    def _problem(self, where: str, what: str) -> None:
-        if self._problems.get(where) != what:
-            self._log("problem", where=where, what=what)
-        self._problems[where] = what
+        return "; ".join(self._problems.told())
 
     def _report_base(self, witnesses: Mapping[str, GatewayWitness]) -> None:
         report = EdgeReport(
@@ -421,7 +422,7 @@ class EdgeAgent:
             gateways=witnesses,
             bird="up" if self._sessions.bird_answers else "silent",
             highest_epoch=self._state.fence.highest_epoch,
-            problems=tuple(f"{where}: {what}" for where, what in sorted(self._problems.items())),
+            problems=self._problems.told(),
         )
         self._tell(self._keys.observed_base("edge", self._config.name), report)
 

@@ -23,6 +23,7 @@ from orchestrator.agents import node_state as project
 from orchestrator.agents import preconditions as check
 from orchestrator.agents.link import AgentLink
 from orchestrator.agents.node_state import NodeState
+from orchestrator.agents.problems import Problems
 from orchestrator.agents.revive import Reviver
 from orchestrator.config.node_agent import NodeAgentConfig
 from orchestrator.store.keys import DesiredBaseKey, DesiredKey, Keys
@@ -69,7 +70,7 @@ class NodeAgent:
         self._told = False
         self._wake, self._announce_wake = asyncio.Event(), asyncio.Event()
         self._preconditions: tuple[Precondition, ...] = ()
-        self._problems: dict[str, str] = {}
+        self._problems = Problems(log)
         self._announced: frozenset[str] = frozenset()
         """Pools that BIRD was last seen to announce."""
         self._leaving = False
@@ -88,9 +89,9 @@ class NodeAgent:
                     base = decode(change.value, AgentBase, change.key) if change.value is not None else AgentBase()
                 elif isinstance(key, DesiredKey) and key.type == "pool":
                     self._note(pools, key.name, change)
-                self._problems.pop(change.key, None)
+                self._problems.clear(change.key)
             except (ValueError, RecordError) as error:
-                self._problem(change.key, str(error))
+                self._problems.set(change.key, error)
         self._told = True
         widened = base != self._state.base or project.prefixes(pools) != project.prefixes(self._state.pools)
         self._pools = pools
@@ -160,9 +161,9 @@ class NodeAgent:
             await self._kernel.nft.ensure(project.nft_table(self._config, base, self._responder))
             await self._ensure_tunnels(base)
             await self._kernel.apply(diff(await self._read(wanted), wanted))
-            self._problems.pop("kernel", None)
+            self._problems.clear("kernel")
         except DataplaneError as error:
-            self._problem("kernel", str(error))
+            self._problems.set("kernel", error)
 
     async def _read(self, wanted: KernelState) -> KernelState:
         actual = await self._kernel.netlink.read(project.tables(self._config, self._state.base))
@@ -212,9 +213,9 @@ class NodeAgent:
             wanted = project.bird_config(self._config, base)
             if wanted is not None:
                 await self._applier.configure(gateway_text(wanted))
-            self._problems.pop("bird", None)
+            self._problems.clear("bird")
         except (BirdError, ValueError) as error:
-            self._problem("bird", str(error))
+            self._problems.set("bird", error)
 
     async def _check(self, wanted: KernelState) -> None:
         lan = self._config.lan.interface or self._lan_device
@@ -241,7 +242,7 @@ class NodeAgent:
             check.in_place("nft", table, project.nft_table(self._config, base, self._responder), "our nft rules"),
             *([check.lan_reverse_path(sysctls, lan)] if lan else []),
             Precondition("lan-address", lan is not None, "" if lan else f"no interface has {self._config.lan.address}"),
-            Precondition("bird", "bird" not in self._problems, self._problems.get("bird", "")),
+            Precondition("bird", "bird" not in self._problems, self._problems.get("bird")),
         )
 
     _lan_device: str | None = None
@@ -287,12 +288,7 @@ class NodeAgent:
 
     def lacking(self) -> str:
         """What keeps this agent from doing its work, for /readyz; empty when nothing does."""
-        return "; ".join(f"{where}: {what}" for where, what in sorted(self._problems.items()))
-
-    def _problem(self, where: str, what: str) -> None:
-        if self._problems.get(where) != what:
-            self._log("problem", where=where, what=what)
-        self._problems[where] = what
+        return "; ".join(self._problems.told())
 
     def _report(self) -> None:
         peers = {*self._config.lan.targets, *self._state.base.lan_peers} - {self._config.lan.address}
@@ -303,7 +299,7 @@ class NodeAgent:
             lan_targets=len(peers),
             lan_reached=len(self._reach.reachable(LAN_WITHIN_S)),
             leaving=self._leaving,
-            problems=tuple(f"{where}: {what}" for where, what in sorted(self._problems.items())),
+            problems=self._problems.told(),
         )
         self._tell(self._keys.observed_base("node", self._config.name), report)
 
