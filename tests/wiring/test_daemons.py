@@ -189,3 +189,21 @@ def test_a_node_agent_without_bird_ends_promptly_and_at_once_when_told_twice(box
     code, took_s = daemon.terminate()
     assert (code, took_s < PROMPTLY_S) == (0, True), daemon.log.read_text()
     assert "bgplb-e0" in box.links()
+
+
+@pytest.mark.parametrize("role", ["orchestrator", "edge-agent", "node-agent"])
+def test_it_outlives_etcd_and_ends_promptly_without_it(box: Box, role: str) -> None:
+    etcd = box.etcd()
+    fields = {"manifests": str(box.folder)} if role == "orchestrator" else {}
+    daemon = box.bgplb(role, box.config(role, **fields))
+    box.wait(lambda: any("/agents/" in key for key in box.stored()), "the registration")
+    if role == "orchestrator":
+        box.wait(lambda: daemon.events("leadership began"), "its first turn")
+    etcd.process.kill()
+    etcd.process.wait(10)
+    said = "leadership ended" if role == "orchestrator" else "the store does not answer"
+    box.wait(lambda: daemon.events(said), f"{said}: {daemon.log.read_text()}", 20)
+    assert daemon.process.poll() is None
+    code, took_s = daemon.terminate()
+    assert (code, took_s < PROMPTLY_S) == (0, True), daemon.log.read_text()
+    assert len(daemon.events(said)) == 1
