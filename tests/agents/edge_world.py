@@ -1,7 +1,7 @@
 """An edge agent with everything around it in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ from orchestrator.agents import edge as edge_module
 from orchestrator.agents import watch as watch_module
 from orchestrator.agents.edge import EdgeAgent
 from orchestrator.agents.edge_state import EdgeState
+from orchestrator.agents.link import AgentLink
 from orchestrator.agents.sessions import Sessions
 from orchestrator.agents.statefile import load, save
 from orchestrator.config.edge_agent import EdgeAgentConfig
@@ -98,6 +99,8 @@ class EdgeWorld:
         )
         self.revision = 100
         FakeProber.silent = set()
+        self.make_link: Callable[[EdgeAgent], AgentLink] | None = None
+        """Gives a link with a store of its own, in place of one that only records."""
         self.agent: EdgeAgent
 
     def _save(self, state: EdgeState) -> None:
@@ -126,7 +129,7 @@ class EdgeWorld:
             log=lambda event, **fields: self.said.append((event, fields)),
         )
         if link:
-            self.agent.link = self.link  # type: ignore[assignment]
+            self.agent.link = self.make_link(self.agent) if self.make_link else self.link  # type: ignore[assignment]
         task = asyncio.create_task(self.agent.run())
         try:
             yield self.agent

@@ -1,7 +1,7 @@
 """A node agent with everything around it in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 from dataplane.model import Address, Link
 from dataplane.probe_namespace import ProbeNamespace
 from fsm.records import AgentBase, NodePool, NodePoolReport, NodeReport, Precondition
+from orchestrator.agents.link import AgentLink
 from orchestrator.agents.node import NodeAgent
 from orchestrator.agents.node_state import NodeState
 from orchestrator.agents.statefile import load, save
@@ -86,6 +87,8 @@ class NodeWorld:
             }
         )
         self.revision = 100
+        self.make_link: Callable[[NodeAgent], AgentLink] | None = None
+        """Gives a link with a store of its own, in place of one that only records."""
         self.agent: NodeAgent
 
     def sysctl(self, name: str, value: str) -> None:
@@ -114,7 +117,7 @@ class NodeWorld:
             log=lambda event, **fields: self.said.append((event, fields)),
         )
         if link:
-            self.agent.link = self.link  # type: ignore[assignment]
+            self.agent.link = self.make_link(self.agent) if self.make_link else self.link  # type: ignore[assignment]
         task = asyncio.create_task(self.agent.run())
         try:
             yield self.agent
