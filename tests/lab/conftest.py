@@ -1,0 +1,36 @@
+"""A whole lab for each module that asks for one; its tests leave it healthy."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bgplb_lab import faults
+from bgplb_lab.errors import MissingPrerequisite
+from bgplb_lab.scenario import settled_at_owner
+from bgplb_lab.world import World, check_prerequisites
+
+
+@pytest.fixture(scope="module")
+def whole_lab(request: pytest.FixtureRequest) -> Iterator[World]:
+    """A lab with every daemon, named after the module and this process."""
+    try:
+        check_prerequisites()
+    except MissingPrerequisite as missing:
+        pytest.skip(f"needs {missing}")
+    module = Path(str(request.path)).stem.removeprefix("test_lab_")
+    world = World(f"{module[:4]}{os.getpid()}", print)
+    try:
+        world.up()
+        yield world
+    finally:
+        if world.exists():
+            world.down()
+
+
+@pytest.fixture
+def healthy(whole_lab: World) -> Iterator[dict[str, Any]]:
+    """The pool at its usual owner with a ready standby; whatever a failed test left broken is mended afterwards."""
+    yield settled_at_owner(whole_lab, "a test begins")
+    faults.heal_all(whole_lab, print)
