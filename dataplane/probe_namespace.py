@@ -4,7 +4,7 @@ No process has to live for it: a dead agent must not look like a dead path. It i
 by a translated address, so an answer shows that the whole way a client's packets take works.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_interface
 
 from dataplane.diff import AddAddress, Op, SetLink, diff
@@ -15,6 +15,8 @@ from dataplane.netlink import Netlink
 from dataplane.programs import run
 
 _MTU = 1500
+_IPV6_OUTSIDE, _IPV6_INSIDE = "fd62:6770:6c62::1/126", "fd62:6770:6c62::2/126"
+"""Unique local addresses (RFC 4193) for what IPv4 has link-local ones for: no translation leads to fe80::/10."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,17 @@ class ProbeNamespace:
     inside_device: str = "p0"
     outside: tuple[str, ...] = ("169.254.77.1/30",)
     inside: tuple[str, ...] = ("169.254.77.2/30",)
+
+    def with_ipv6(self) -> "ProbeNamespace":
+        """The same, answering IPv6 as well."""
+        return replace(self, outside=(*self.outside, _IPV6_OUTSIDE), inside=(*self.inside, _IPV6_INSIDE))
+
+    def inside_address(self, version: int) -> str:
+        """Where the probe's address of this IP version is translated to. Raises ValueError when there is none."""
+        for cidr in self.inside:
+            if ip_interface(cidr).version == version:
+                return str(ip_interface(cidr).ip)
+        raise ValueError(f"the responder {self.name} has no IPv{version} address")
 
     @property
     def alias(self) -> str:

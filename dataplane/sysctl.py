@@ -12,6 +12,7 @@ from dataplane.errors import DataplaneError, KernelRefused
 from dataplane.namespace import entered
 
 _PROC_SYS = Path("/proc/sys")
+IPV6_FORWARDING = "net.ipv6.conf.all.forwarding"
 
 
 class SysctlStoreError(DataplaneError):
@@ -50,10 +51,18 @@ class Sysctls:
         return found
 
     def write(self, name: str, value: str) -> bool:
-        """Set it unless it has the value already; whether it had to be changed. Raises KernelRefused."""
+        """Set it unless it has the value already; whether it had to be changed. Raises KernelRefused.
+
+        A machine that forwards IPv6 no longer listens to router advertisements where accept_ra is 1, and loses the
+        default route that it learnt from one. So before forwarding is switched on, accept_ra becomes 2 on the
+        interfaces that were listening (ip-sysctl.rst); later ones are left alone.
+        """
         before = self.read([name]).get(name)
         if before == value:
             return False
+        if (name, value) == (IPV6_FORWARDING, "1"):
+            for listening in self._listening():
+                self.write(listening, "2")
         if self._store is not None and before is not None:
             self._store.remember(name, before)
         self._write(name, value)
@@ -73,6 +82,14 @@ class Sysctls:
                 restored[name] = value
         self._store.clear()
         return restored
+
+    def _listening(self) -> list[str]:
+        """The accept_ra of each interface that listens to router advertisements as long as nothing is forwarded."""
+        with entered(self._namespace):
+            found = sorted(path.name for path in (_PROC_SYS / "net/ipv6/conf").glob("*"))
+        names = [f"net.ipv6.conf.{device.replace('.', '/')}.accept_ra" for device in found]
+        values = self.read(name for name, device in zip(names, found, strict=True) if device not in ("all", "default"))
+        return [name for name, value in values.items() if value == "1"]
 
     def _write(self, name: str, value: str) -> None:
         with entered(self._namespace):

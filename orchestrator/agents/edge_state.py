@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
+from birdctl.commands import Network
 from birdctl.render import Bfd, EdgeConfig, Session
 from dataplane.model import Address, KernelState, Link, Route
 from dataplane.nft_rules import EdgeRules
+from dataplane.sysctl import IPV6_FORWARDING
 from fsm.fence import FenceState
 from fsm.records import AgentBase, EdgePool, Tunnel
 from orchestrator.config.edge_agent import EdgeAgentConfig
@@ -41,6 +43,18 @@ def probe_source(tunnel: Tunnel) -> str:
     return str(IPv4Address(first + 255 * 256 + tunnel.edge_index))
 
 
+def probe_source_ipv6(tunnel: Tunnel) -> str:
+    """The same for IPv6: in /64 number 255 of the tunnels' range."""
+    first = int(IPv6Address(tunnel.edge_ipv6)) - (tunnel.slot << 64) - tunnel.edge_index * 2
+    return str(IPv6Address(first + (255 << 64) + tunnel.edge_index + 1))
+
+
+def probed(tunnel: Tunnel) -> list[tuple[str, str]]:
+    """(source, destination) of the probes through a tunnel: IPv4 first, then IPv6 where it is in use."""
+    pairs = [(probe_source(tunnel), tunnel.probe_ipv4)]
+    return [*pairs, (probe_source_ipv6(tunnel), tunnel.probe_ipv6)] if tunnel.probe_ipv6 else pairs
+
+
 def by_gateway(base: AgentBase) -> dict[str, Tunnel]:
     """Tunnels by the gateway at their other end."""
     return {tunnel.name: tunnel for tunnel in base.tunnels}
@@ -66,6 +80,11 @@ def kernel_state(config: EdgeAgentConfig, state: EdgeState, pools: Mapping[str, 
         links.add(Link(device, "wireguard", mtu, f"bgplb:{name}"))
         addresses |= {Address(device, f"{tunnel.edge_ipv4}/31"), Address(device, f"{probe_source(tunnel)}/32")}
         routes.add(Route(f"{tunnel.probe_ipv4}/32", config.tables.main, device))
+        if tunnel.edge_ipv6:
+            addresses |= {Address(device, f"{tunnel.edge_ipv6}/127")}
+            addresses |= {Address(device, f"{probe_source_ipv6(tunnel)}/128")}
+            routes.add(Route(f"{tunnel.probe_ipv6}/128", config.tables.main, device))
+            sysctls[IPV6_FORWARDING] = "1"
         # Loose: while a move lingers, answers come in through a tunnel that the route no longer points at (RFC 3704).
         sysctls[f"net.ipv4.conf.{device}.rp_filter"] = "2"
     for command in pools.values():
@@ -81,6 +100,12 @@ def nft_rules(config: EdgeAgentConfig, base: AgentBase) -> str | None:
     return EdgeRules(devices, base.mtu).ruleset() if devices else None
 
 
+def probe_prefixes(tunnel: Tunnel) -> tuple[Network, ...]:
+    """What the gateway always announces. The IPv6 one is there from the first IPv6 pool on: it makes the channel."""
+    texts = [f"{tunnel.probe_ipv4}/32"] + ([f"{tunnel.probe_ipv6}/128"] if tunnel.probe_ipv6 else [])
+    return tuple(ip_network(text) for text in texts)
+
+
 def bird_config(config: EdgeAgentConfig, base: AgentBase) -> EdgeConfig | None:
     """The edge's private BIRD; None without a tunnel."""
     if not base.tunnels:
@@ -92,7 +117,7 @@ def bird_config(config: EdgeAgentConfig, base: AgentBase) -> EdgeConfig | None:
             interface=device_name(config, tunnel),
             local=ip_address(tunnel.edge_ipv4),
             neighbor=ip_address(tunnel.gateway_ipv4),
-            accept=(ip_network(f"{tunnel.probe_ipv4}/32"), *pools),
+            accept=(*probe_prefixes(tunnel), *pools),
         )
         for tunnel in base.tunnels
     )
@@ -111,8 +136,9 @@ def bird_config(config: EdgeAgentConfig, base: AgentBase) -> EdgeConfig | None:
 
 
 def own_prefixes(tunnel: Tunnel) -> frozenset[str]:
-    """AllowedIPs that a gateway's peer always has: its end of the tunnel and its probe address."""
-    return frozenset({f"{tunnel.gateway_ipv4}/32", f"{tunnel.probe_ipv4}/32"})
+    """AllowedIPs that a gateway's peer always has: its end of the tunnel and its probe address, of each family."""
+    ends = {f"{tunnel.gateway_ipv4}/32"} | ({f"{tunnel.gateway_ipv6}/128"} if tunnel.gateway_ipv6 else set())
+    return frozenset(ends | {str(prefix) for prefix in probe_prefixes(tunnel)})
 
 
 def held_prefixes(pools: Iterable[EdgePool], gateway: str) -> frozenset[str]:

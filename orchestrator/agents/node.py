@@ -16,6 +16,7 @@ from dataplane.kernel import LinuxKernel
 from dataplane.model import KernelState
 from dataplane.probe_namespace import ProbeNamespace
 from dataplane.reach import Reach
+from dataplane.sysctl import IPV6_FORWARDING
 from dataplane.wireguard import PeerState, PeerUpdate, WireGuard
 from fsm.ports import Clock
 from fsm.records import AgentBase, NodePool, NodePoolReport, NodeReport, Precondition, Tunnel
@@ -36,9 +37,6 @@ REVIVE_EVERY_S = 0.5
 TICK_S = 0.25
 LAN_WITHIN_S = 1.0
 DRAIN_WITHIN_S = 10.0
-
-EVERYWHERE = frozenset({"0.0.0.0/0"})
-"""What an edge may send through its tunnel: requests come from anywhere."""
 
 Log = Callable[..., None]
 
@@ -157,7 +155,7 @@ class NodeAgent:
     async def _converge(self, base: AgentBase, wanted: KernelState) -> None:
         try:
             # The rules before the tunnels: a connection that came in before them would never be translated.
-            await self._responder.ensure(self._kernel.netlink)
+            await project.responder_for(base, self._responder).ensure(self._kernel.netlink)
             await self._kernel.nft.ensure(project.nft_table(self._config, base, self._responder))
             await self._ensure_tunnels(base)
             await self._kernel.apply(diff(await self._read(wanted), wanted))
@@ -198,11 +196,11 @@ class NodeAgent:
 
     def _peer_updates(self, tunnel: Tunnel, present: PeerState | None, keepalive_s: int) -> list[PeerUpdate]:
         """What the edge's peer lacks. A living peer's list is never replaced: for a moment it would have none."""
-        endpoint = project.endpoint(tunnel)
+        endpoint, everywhere = project.endpoint(tunnel), project.everywhere(tunnel)
         if present is None:
-            return [PeerUpdate(tunnel.public_key, EVERYWHERE, endpoint=endpoint, keepalive_s=keepalive_s)]
+            return [PeerUpdate(tunnel.public_key, everywhere, endpoint=endpoint, keepalive_s=keepalive_s)]
         known = endpoint in (self._state.endpoints.get(tunnel.name), present.endpoint)
-        missing = EVERYWHERE - present.allowed_ips
+        missing = everywhere - present.allowed_ips
         keepalive = None if (present.keepalive_s or 0) == keepalive_s else keepalive_s
         if known and not missing and keepalive is None:
             return []
@@ -219,7 +217,7 @@ class NodeAgent:
 
     async def _check(self, wanted: KernelState) -> None:
         lan = self._config.lan.interface or self._lan_device
-        names = ["net.ipv4.ip_forward"]
+        names = ["net.ipv4.ip_forward", IPV6_FORWARDING]
         for device in ("all", *([lan] if lan else [])):
             names += [f"net.ipv4.conf.{device}.rp_filter", f"net.ipv4.conf.{device}.src_valid_mark"]
         try:
@@ -235,7 +233,7 @@ class NodeAgent:
         )
         self._preconditions = (
             Precondition("tunnel-known", bool(base.tunnels), "" if base.tunnels else "no tunnel is known yet"),
-            check.forwarding(sysctls),
+            check.forwarding(sysctls, project.speaks_ipv6(base)),
             check.tunnels(actual, wanted),
             check.routes(actual, wanted),
             check.rules(actual, wanted),

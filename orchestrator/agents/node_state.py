@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, ip_address, ip_interface, ip_network
+from ipaddress import IPv4Address, ip_address, ip_network
 
 from birdctl.render import Announcements, Bfd, GatewayConfig, PoolAnnouncement, Session
 from dataplane import nft_rules
-from dataplane.model import Address, KernelState, Link, Route, Rule
+from dataplane.model import Address, KernelState, Link, Route, Rule, family_of
 from dataplane.probe_namespace import ProbeNamespace
+from dataplane.sysctl import IPV6_FORWARDING
 from fsm.records import AgentBase, NodePool, Tunnel
 from orchestrator.config.node_agent import NodeAgentConfig
 
@@ -55,9 +56,25 @@ def prefixes(pools: Mapping[str, NodePool]) -> tuple[str, ...]:
     return tuple(sorted({prefix for pool in pools.values() for prefix in pool.prefixes}))
 
 
+def speaks_ipv6(base: AgentBase) -> bool:
+    """Whether IPv6 is in use: then all of this gateway's tunnels have IPv6 addresses."""
+    return any(tunnel.gateway_ipv6 for tunnel in base.tunnels)
+
+
+def everywhere(tunnel: Tunnel) -> frozenset[str]:
+    """What an edge may send through its tunnel: requests come from anywhere."""
+    return frozenset({"0.0.0.0/0", "::/0"} if tunnel.gateway_ipv6 else {"0.0.0.0/0"})
+
+
+def responder_for(base: AgentBase, responder: ProbeNamespace) -> ProbeNamespace:
+    """The probes' responder with the families in use."""
+    return responder.with_ipv6() if speaks_ipv6(base) else responder
+
+
 def kernel_state(config: NodeAgentConfig, state: NodeState, responder: ProbeNamespace) -> KernelState:
     """Links, addresses, rules, routes and sysctls of a gateway, owner or standby alike."""
     base = state.base
+    responder = responder_for(base, responder)
     links, addresses = {responder.host_link}, set(responder.host_addresses)
     routes, rules = set(), set()
     sysctls = {"net.ipv4.ip_forward": "1"}
@@ -68,11 +85,16 @@ def kernel_state(config: NodeAgentConfig, state: NodeState, responder: ProbeName
         addresses.add(Address(device, f"{tunnel.gateway_ipv4}/31"))
         routes.add(Route("0.0.0.0/0", table, device, mtu_lock=base.mtu))
         rules.add(Rule("ipv4", MARK_RULE, table, fwmark=mark, fwmask=config.marks.mask))
+        if tunnel.gateway_ipv6:
+            addresses.add(Address(device, f"{tunnel.gateway_ipv6}/127"))
+            routes.add(Route("::/0", table, device, mtu_lock=base.mtu))
+            rules.add(Rule("ipv6", MARK_RULE, table, fwmark=mark, fwmask=config.marks.mask))
+            sysctls[IPV6_FORWARDING] = "1"
         # Loose: requests come from anywhere, and the way back to them is not this tunnel (RFC 3704 section 2.4).
         sysctls[f"net.ipv4.conf.{device}.rp_filter"] = "2"
     for tunnel in base.tunnels[:1]:
         for prefix in prefixes(state.pools):
-            rules.add(Rule("ipv4", SOURCE_RULE, answers_table(config, tunnel), source=prefix))
+            rules.add(Rule(family_of(prefix), SOURCE_RULE, answers_table(config, tunnel), source=prefix))
     return KernelState(frozenset(links), frozenset(addresses), frozenset(routes), frozenset(rules), sysctls)
 
 
@@ -83,8 +105,9 @@ def nft_table(config: NodeAgentConfig, base: AgentBase, responder: ProbeNamespac
     tunnels = tuple(
         nft_rules.Tunnel(device_name(config, tunnel), config.marks.value(tunnel.edge_index)) for tunnel in base.tunnels
     )
-    inside = next(str(ip_interface(cidr).ip) for cidr in responder.inside if ip_interface(cidr).version == 4)
-    probe = {tunnel.probe_ipv4: inside for tunnel in base.tunnels}
+    responder = responder_for(base, responder)
+    probe = {tunnel.probe_ipv4: responder.inside_address(4) for tunnel in base.tunnels}
+    probe |= {tunnel.probe_ipv6: responder.inside_address(6) for tunnel in base.tunnels if tunnel.probe_ipv6}
     return nft_rules.GatewayRules(tunnels, config.marks.mask, base.mtu, probe).ruleset()
 
 
@@ -93,6 +116,8 @@ def bird_config(config: NodeAgentConfig, base: AgentBase) -> GatewayConfig | Non
     if not base.tunnels:
         return None
     first = base.tunnels[0]
+    probes = {f"{tunnel.probe_ipv4}/32" for tunnel in base.tunnels}
+    probes |= {f"{tunnel.probe_ipv6}/128" for tunnel in base.tunnels if tunnel.probe_ipv6}
     sessions = tuple(
         Session(
             name=tunnel.name,
@@ -107,7 +132,7 @@ def bird_config(config: NodeAgentConfig, base: AgentBase) -> GatewayConfig | Non
         asn=first.gateway_asn,
         edge_asn=first.edge_asn,
         sessions=sessions,
-        probe_prefixes=tuple(sorted({ip_network(f"{tunnel.probe_ipv4}/32") for tunnel in base.tunnels}, key=str)),
+        probe_prefixes=tuple(ip_network(text) for text in sorted(probes)),
         announce_file=config.bird.announce_file,
         hold_time_s=base.hold_time_s,
         bfd=Bfd(base.bfd_interval_ms, base.bfd_multiplier),

@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 
 from dataplane.model import KernelState
+from dataplane.sysctl import IPV6_FORWARDING
 from fsm.records import Precondition
 
 
-def forwarding(sysctls: Mapping[str, str]) -> Precondition:
-    """Packets are forwarded at all."""
-    value = sysctls.get("net.ipv4.ip_forward", "?")
-    return Precondition("forwarding", value == "1", f"net.ipv4.ip_forward = {value}")
+def forwarding(sysctls: Mapping[str, str], ipv6: bool) -> Precondition:
+    """Packets are forwarded at all, of each family in use (`ipv6`: whether IPv6 is)."""
+    names = ["net.ipv4.ip_forward", *([IPV6_FORWARDING] if ipv6 else [])]
+    values = {name: sysctls.get(name, "?") for name in names}
+    detail = ", ".join(f"{name} = {value}" for name, value in values.items())
+    return Precondition("forwarding", set(values.values()) == {"1"}, detail)
 
 
 def lan_reverse_path(sysctls: Mapping[str, str], device: str) -> Precondition:

@@ -1,9 +1,12 @@
-"""The edge's word on each gateway: its session, and the probe through its tunnel."""
+"""The edge's word on each gateway: its session, and the probes through its tunnel, one for each family in use."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from dataplane.probe import Prober, ProbeState
+from dataplane.probe_window import Judgement
 from fsm.ports import Clock
 from fsm.records import AgentBase, GatewayWitness, Tunnel
 from fsm.types import PROBE_UNFIT_AFTER
@@ -11,49 +14,111 @@ from orchestrator.agents import edge_state as project
 from orchestrator.agents.sessions import Sessions
 from orchestrator.config.edge_agent import EdgeAgentConfig
 
+GRACE_MISSES = 100
+"""So many questions may go unanswered before IPv6 that was never answered counts: the other end is being set up."""
+
+_WORDS = ("passing", "doubtful", "unknown", "failing")
+"""From the best to the worst."""
+
+W = TypeVar("W", bound=str)
+
+
+def worst(states: Sequence[ProbeState]) -> ProbeState:
+    """A gateway's word from those of its families, IPv4 first: the worst, since its pools move as a whole.
+
+    IPv6 that has never been answered does not count for a while, but keeps the gateway from being settled: when a
+    group's first IPv6 pool comes, its gateways get their addresses a moment after the edge begins to ask.
+    """
+    if len(states) == 1:
+        return states[0]
+    counted = [states[0], *(state for state in states[1:] if _speaks(state.judgement))]
+    judgements = [state.judgement for state in counted]
+    answered = [judgement.last_answered_s for judgement in judgements if judgement.last_answered_s is not None]
+    trips = [judgement.round_trip_s for judgement in judgements if judgement.round_trip_s is not None]
+    return ProbeState(
+        Judgement(
+            word=_worst([judgement.word for judgement in judgements]),
+            missed=max(judgement.missed for judgement in judgements),
+            good=min(judgement.good for judgement in judgements),
+            settled=all(state.judgement.settled for state in states),
+            last_answered_s=min(answered) if len(answered) == len(judgements) else None,
+            round_trip_s=max(trips, default=None),
+        ),
+        full_size=_worst([state.full_size for state in counted]),
+        send_errno=next((state.send_errno for state in counted if state.send_errno), 0),
+    )
+
+
+def _speaks(judgement: Judgement) -> bool:
+    return judgement.last_answered_s is not None or judgement.missed >= GRACE_MISSES
+
+
+def _worst(words: Sequence[W]) -> W:
+    return max(words, key=_WORDS.index)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What a prober was made with: with anything else it is another one."""
+
+    device: str
+    source: str
+    destination: str
+    interval_ms: int
+    mtu: int
+
 
 class Watch:
-    """A prober for each tunnel, beside the sessions. `on_change` is called when a probe's word changes."""
+    """Probers for each tunnel, beside the sessions. `on_change` is called when a probe's word changes."""
 
     def __init__(
         self, config: EdgeAgentConfig, clock: Clock, sessions: Sessions, on_change: Callable[[ProbeState], None]
     ) -> None:
         self._config, self._clock, self._sessions, self._on_change = config, clock, sessions, on_change
-        self._probers: dict[str, tuple[Tunnel, Prober, asyncio.Task[None]]] = {}
+        self._probers: dict[str, dict[_Question, tuple[Prober, asyncio.Task[None]]]] = {}
+        """By gateway; IPv4 first."""
 
     def follow(self, base: AgentBase) -> None:
         """Probe exactly these tunnels; what is right already goes on undisturbed."""
         tunnels: Mapping[str, Tunnel] = project.by_gateway(base)
-        for name, (tunnel, _, task) in list(self._probers.items()):
-            if tunnels.get(name) != tunnel:
+        wanted = {name: self._questions(tunnel, base) for name, tunnel in tunnels.items()}
+        before, self._probers = self._probers, {}
+        for name, questions in wanted.items():
+            known = before.get(name, {})
+            self._probers[name] = {q: known.pop(q) if q in known else self._start(name, q) for q in questions}
+        for gone in before.values():
+            for _, task in gone.values():
                 task.cancel()
-                del self._probers[name]
-        for name, tunnel in tunnels.items():
-            if name not in self._probers:
-                prober = Prober(
-                    device=project.device_name(self._config, tunnel),
-                    source=project.probe_source(tunnel),
-                    destination=tunnel.probe_ipv4,
-                    interval_ms=base.probe_interval_ms,
-                    clock=self._clock,
-                    on_change=self._on_change,
-                    mtu=base.mtu,
-                )
-                task = asyncio.create_task(prober.run(), name=f"probe {name}")
-                self._probers[name] = (tunnel, prober, task)
+
+    def _questions(self, tunnel: Tunnel, base: AgentBase) -> list[_Question]:
+        device = project.device_name(self._config, tunnel)
+        interval_ms = base.probe_interval_ms
+        return [_Question(device, source, to, interval_ms, base.mtu) for source, to in project.probed(tunnel)]
+
+    def _start(self, gateway: str, question: _Question) -> tuple[Prober, asyncio.Task[None]]:
+        prober = Prober(
+            device=question.device,
+            source=question.source,
+            destination=question.destination,
+            interval_ms=question.interval_ms,
+            clock=self._clock,
+            on_change=self._on_change,
+            mtu=question.mtu,
+        )
+        return prober, asyncio.create_task(prober.run(), name=f"probe {gateway} at {question.destination}")
 
     def probe(self, gateway: str | None) -> ProbeState | None:
-        """What the probe says right now; None without a tunnel."""
-        entry = self._probers.get(gateway or "")
-        return entry[1].evaluate() if entry else None
+        """What the probes say right now; None without a tunnel."""
+        probers = self._probers.get(gateway or "")
+        return worst([prober.evaluate() for prober, _ in probers.values()]) if probers else None
 
     def passes(self, gateway: str) -> bool:
-        """Whether its probe passes right now."""
+        """Whether its probes pass right now."""
         state = self.probe(gateway)
         return state is not None and state.word == "passing"
 
     def witness(self, gateway: str) -> GatewayWitness:
-        """Session and probe of a gateway, as the leader is told."""
+        """Session and probes of a gateway, as the leader is told."""
         session, reason = self._sessions.word(gateway, self.passes)
         state = self.probe(gateway)
         if state is None:
@@ -69,5 +134,6 @@ class Watch:
 
     def close(self) -> None:
         """Stop probing."""
-        for _, _, task in self._probers.values():
-            task.cancel()
+        for probers in self._probers.values():
+            for _, task in probers.values():
+                task.cancel()
