@@ -79,6 +79,7 @@ class Mirror:
     async def _read(self) -> Snapshot:
         """One full read, repeated until somebody answers; checks that the store is still the same."""
         while True:
+            known = self.revision  # before asking: the watch may bring newer things while the answer is on its way
             try:
                 snapshot = await self._store.list(self._prefix)
             except Unavailable:
@@ -92,9 +93,9 @@ class Mirror:
                 f"{self._prefix}: cluster {snapshot.cluster_id:x} answers, it was {self._cluster_id:x}; "
                 "if that is intended, run 'bgplb store accept'"
             )
-        if snapshot.revision < self.revision:
+        if snapshot.revision < known:
             raise StoreChanged(
-                f"{self._prefix}: the store is at revision {snapshot.revision}, it was at {self.revision} before; "
+                f"{self._prefix}: the store is at revision {snapshot.revision}, it was at {known} before; "
                 "if it was restored from a backup, run 'bgplb store accept'"
             )
         return snapshot

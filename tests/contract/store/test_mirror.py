@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from orchestrator.store.mirror import Mirror
-from orchestrator.store.port import Change, DeletePrefix, Put, StoreChanged
+from orchestrator.store.port import Change, DeletePrefix, Put, Snapshot, StoreChanged
 from tests.contract.store.clocks import BootClock, VirtualClock
 from tests.contract.store.conftest import Bench
 from tests.contract.store.fake import FakeEtcd, FakeStore
@@ -232,6 +232,25 @@ async def test_a_full_read_alone_notices_another_store(cluster_id: int | None) -
         await scene.clock.advance(11)
         with pytest.raises(StoreChanged):
             await asyncio.wait_for(task, 1)
+
+
+async def test_an_answer_that_the_watch_has_overtaken_is_no_other_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The full read is answered, and while its answer is on its way the watch brings what came after it."""
+    scene = Scene()
+    async with running(scene) as task:
+        await scene.clock.settle()
+        read = scene.watched.list
+
+        async def slow(prefix: str) -> Snapshot:
+            snapshot = await read(prefix)
+            await scene.writer.put(f"{P}later", b"1")
+            await scene.clock.sleep(0.5)
+            return snapshot
+
+        monkeypatch.setattr(scene.watched, "list", slow)
+        await scene.clock.advance(11)
+        assert not task.done()
+        assert scene.mirror.get(f"{P}later") is not None
 
 
 async def test_it_mirrors_a_real_store_too(bench: Bench) -> None:
