@@ -3,6 +3,10 @@
 This is the hot path of a failover: the kernel's message is read, parsed and handed to the callback in one go, with no
 await and no other task in between. What the kernel does not say is filled in here: when an interface goes down or
 disappears, or loses its address, its IPv4 routes are dropped *without* RTM_DELROUTE.
+
+An IPv6 route that BIRD replaces is deleted and added again (its sources, sysdep/linux/netlink.c: the kernel's own
+replacement of IPv6 routes was not to be relied on). So the end of an IPv6 route is told a moment late, and not at all
+when the route is back by then. Sessions are judged by IPv4 routes, which are replaced in one step.
 """
 
 import asyncio
@@ -31,6 +35,8 @@ _NETLINK_ADD_MEMBERSHIP, _NETLINK_GET_STRICT_CHK = 1, 12
 _SO_RCVBUFFORCE = 33
 _DATAGRAM_BYTES = 1 << 17
 _NETLINK_ROUTE = 0
+REPLACED_WITHIN_S = 0.02
+"""An IPv6 route that is added again within this time of its deletion was replaced, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,8 @@ class RouteEvents:
         self._names: dict[int, str] = {}
         self._sequence = 0
         self._pending: list[bytes] = []
+        self._ending: dict[str, asyncio.TimerHandle] = {}
+        """IPv6 routes that were deleted a moment ago."""
         self._fresh: dict[str, _Known] | None = None
         self._dump_again = False
         self._in_step = asyncio.Event()
@@ -123,6 +131,7 @@ class RouteEvents:
     def close(self) -> None:
         """Stop following; nothing is called after this."""
         if self._socket is not None:
+            self._forget_endings()
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
             self._socket = None
@@ -214,8 +223,22 @@ class RouteEvents:
             return
         if message.added:
             self._add(message.prefix, known)
+        elif message.prefix in self._known and ":" in message.prefix:
+            self._end_later(message.prefix)
         elif message.prefix in self._known:
             self._remove(message.prefix)
+
+    def _end_later(self, prefix: str) -> None:
+        if prefix not in self._ending:
+            loop = asyncio.get_running_loop()
+            self._ending[prefix] = loop.call_later(REPLACED_WITHIN_S, self._remove, prefix)
+
+    def _forget_endings(self, *prefixes: str) -> None:
+        """These, or all, are not about to end: they are back, or gone already."""
+        for prefix in prefixes or tuple(self._ending):
+            timer = self._ending.pop(prefix, None)
+            if timer is not None:
+                timer.cancel()
 
     def _take_link(self, message: LinkMessage) -> None:
         if message.name:
@@ -252,10 +275,12 @@ class RouteEvents:
         self._on_resync()
 
     def _add(self, prefix: str, known: _Known) -> None:
+        self._forget_endings(prefix)
         self._known[prefix] = known
         self._on_route(self._change(prefix, known, added=True))
 
     def _remove(self, prefix: str) -> None:
+        self._forget_endings(prefix)
         known = self._known.pop(prefix)
         self._on_route(self._change(prefix, known, added=False))
 

@@ -6,7 +6,7 @@ import pytest
 
 from dataplane import sysctl
 from dataplane.errors import KernelRefused
-from dataplane.sysctl import Sysctls, SysctlStore, SysctlStoreError
+from dataplane.sysctl import IPV6_FORWARDING, Sysctls, SysctlStore, SysctlStoreError
 
 FORWARD = "net.ipv4.ip_forward"
 
@@ -58,6 +58,46 @@ def test_a_parameter_whose_interface_is_gone_is_forgotten(tree: Path, store: Sys
     (tree / "net/ipv4/conf/eth0.1/rp_filter").unlink()
     assert sysctls.restore() == {}
     assert store.values() == {}
+
+
+@pytest.fixture
+def ipv6(tree: Path) -> Path:
+    """Interfaces that listen to router advertisements, one that does not, and one that does in any case."""
+    conf = tree / "net/ipv6/conf"
+    for device, value in {"all": "1", "default": "1", "eth0": "1", "eth0.1": "1", "quiet": "0", "always": "2"}.items():
+        (conf / device).mkdir(parents=True)
+        (conf / device / "accept_ra").write_text(f"{value}\n")
+    (conf / "all/forwarding").write_text("0\n")
+    return conf
+
+
+def listening(conf: Path) -> dict[str, str]:
+    return {path.parent.name: path.read_text().strip() for path in conf.glob("*/accept_ra")}
+
+
+def test_forwarding_ipv6_keeps_listening_to_router_advertisements(ipv6: Path, store: SysctlStore) -> None:
+    before = listening(ipv6)
+    sysctls = Sysctls(store=store)
+    assert sysctls.write(IPV6_FORWARDING, "1")
+    assert listening(ipv6) == {**before, "eth0": "2", "eth0.1": "2"}
+    Sysctls(store=store).restore()
+    assert listening(ipv6) == before
+    assert Sysctls().read([IPV6_FORWARDING]) == {IPV6_FORWARDING: "0"}
+
+
+def test_listening_is_made_sure_of_before_forwarding(ipv6: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other way round the kernel drops the default route that it learnt."""
+    written: list[str] = []
+    monkeypatch.setattr(Sysctls, "_write", lambda _self, name, _value: written.append(name))
+    Sysctls().write(IPV6_FORWARDING, "1")
+    assert written == ["net.ipv6.conf.eth0.accept_ra", "net.ipv6.conf.eth0/1.accept_ra", IPV6_FORWARDING]
+
+
+def test_a_machine_that_forwards_ipv6_already_listens_as_it_did(ipv6: Path, store: SysctlStore) -> None:
+    (ipv6 / "all/forwarding").write_text("1\n")
+    before = listening(ipv6)
+    assert not Sysctls(store=store).write(IPV6_FORWARDING, "1")
+    assert (listening(ipv6), store.values()) == (before, {})
 
 
 def test_a_damaged_store_is_named_and_kept(tree: Path, store: SysctlStore, tmp_path: Path) -> None:

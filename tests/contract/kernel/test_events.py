@@ -10,7 +10,7 @@ import pytest
 
 from dataplane.diff import AddAddress
 from dataplane.errors import KernelRefused
-from dataplane.events import RouteChange, RouteEvents
+from dataplane.events import REPLACED_WITHIN_S, RouteChange, RouteEvents
 from dataplane.model import Address, Link, Route
 from dataplane.netlink import Netlink
 from tests.contract.kernel.conftest import eventually, inside, ip
@@ -69,6 +69,42 @@ async def test_a_route_s_life_is_told_in_order(bench: Bench) -> None:
         RouteChange(PREFIX, TABLE, False, "bgplb-p0", "10.77.0.1"),
     ]
     assert bench.events.routes == {}
+
+
+IPV6 = "2001:db8:2::/64"
+
+
+async def test_an_ipv6_route_that_is_deleted_and_added_again_was_replaced(bench: Bench) -> None:
+    """As BIRD replaces one: no end is told, and the new route is."""
+    await bench.netlink.replace_route(Route(IPV6, TABLE, "bgplb-p0"))
+    await eventually(lambda: bench.told.has(IPV6, added=True), "the route")
+    await bench.netlink.delete_route(Route(IPV6, TABLE, "bgplb-p0"))
+    bench.events.poll()
+    await bench.netlink.replace_route(Route(IPV6, TABLE, "bgplb-p0", mtu_lock=1280))
+    await eventually(lambda: len(bench.told.changes) == 2, "the new route")
+    await asyncio.sleep(5 * REPLACED_WITHIN_S)
+    assert [change.added for change in bench.told.changes] == [True, True]
+    assert IPV6 in bench.events.routes
+
+
+async def test_an_ipv6_route_that_stays_away_has_ended(bench: Bench) -> None:
+    await bench.netlink.replace_route(Route(IPV6, TABLE, "bgplb-p0"))
+    await eventually(lambda: bench.told.has(IPV6, added=True), "the route")
+    await bench.netlink.delete_route(Route(IPV6, TABLE, "bgplb-p0"))
+    await eventually(lambda: bench.told.has(IPV6, added=False), "the end")
+    assert [change.added for change in bench.told.changes] == [True, False]
+    assert IPV6 not in bench.events.routes
+
+
+async def test_an_ending_that_a_new_reading_has_told_is_not_told_again(bench: Bench) -> None:
+    await bench.netlink.replace_route(Route(IPV6, TABLE, "bgplb-p0"))
+    await eventually(lambda: bench.told.has(IPV6, added=True), "the route")
+    await bench.netlink.delete_route(Route(IPV6, TABLE, "bgplb-p0"))
+    bench.events.poll()
+    bench.events.resync()
+    await bench.events.in_step()
+    await asyncio.sleep(5 * REPLACED_WITHIN_S)
+    assert [change.added for change in bench.told.changes] == [True, False]
 
 
 async def test_routes_from_before_are_told_at_the_start(bench: Bench) -> None:
