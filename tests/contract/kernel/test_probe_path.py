@@ -18,15 +18,18 @@ from dataplane.netlink import Netlink
 from dataplane.nft_rules import EdgeRules, GatewayRules, Tunnel
 from dataplane.probe import Prober, ProbeState
 from dataplane.probe_namespace import ProbeNamespace
+from dataplane.sysctl import IPV6_FORWARDING
 from dataplane.wireguard import PeerUpdate
 from dataplane.wireguard_uapi import UserspaceWireGuard
 from tests.contract.kernel.conftest import BoottimeClock, eventually, inside, ip, need, unique
 
 EDGE_SOURCE = "203.0.113.1"
 PROBE_ADDRESS = "10.78.0.1"
-POOL = "192.0.2.0/26"
+FROM_TO = {4: (EDGE_SOURCE, PROBE_ADDRESS), 6: ("2001:db8:113::1", "fd78::1")}
+POOL, POOL_6 = "192.0.2.0/26", "2001:db8:2::/64"
 MARK, MASK = 0x1000, 0xF000
 MTU = 1280
+SYSCTLS = {"net.ipv4.ip_forward": "1", "net.ipv4.conf.all.rp_filter": "0", IPV6_FORWARDING: "1"}
 
 
 @dataclass
@@ -45,36 +48,51 @@ class Path_:
     responder: ProbeNamespace
 
     def gateway_rules(self) -> GatewayRules:
-        inner = self.responder.inside[0].split("/")[0]
-        return GatewayRules((Tunnel(self.gateway_device, MARK),), MASK, MTU, {PROBE_ADDRESS: inner})
+        probe = {to: self.responder.inside_address(version) for version, (_, to) in FROM_TO.items()}
+        return GatewayRules((Tunnel(self.gateway_device, MARK),), MASK, MTU, probe)
 
     def gateway_state(self) -> KernelState:
         tunnel = Link(self.gateway_device, "wireguard", MTU, "bgplb:edge-1")
         return KernelState(
             links=frozenset({tunnel, self.responder.host_link}),
-            addresses=frozenset({Address(self.gateway_device, "10.77.0.1/31"), *self.responder.host_addresses}),
-            routes=frozenset({Route("0.0.0.0/0", 10077, self.gateway_device, mtu_lock=MTU)}),
+            addresses=frozenset(
+                {
+                    Address(self.gateway_device, "10.77.0.1/31"),
+                    Address(self.gateway_device, "fd77::1/127"),
+                    *self.responder.host_addresses,
+                }
+            ),
+            routes=frozenset(
+                {
+                    Route("0.0.0.0/0", 10077, self.gateway_device, mtu_lock=MTU),
+                    Route("::/0", 10077, self.gateway_device, mtu_lock=MTU),
+                }
+            ),
             rules=frozenset(
                 {
                     Rule("ipv4", 10077, 10077, source=POOL),
                     Rule("ipv4", 10078, 10077, fwmark=MARK, fwmask=MASK),
+                    Rule("ipv6", 10077, 10077, source=POOL_6),
+                    Rule("ipv6", 10078, 10077, fwmark=MARK, fwmask=MASK),
                 }
             ),
-            sysctls={"net.ipv4.ip_forward": "1", "net.ipv4.conf.all.rp_filter": "0"},
+            sysctls=SYSCTLS,
             nft=self.gateway_rules().ruleset(),
         )
 
     def edge_state(self) -> KernelState:
         return KernelState(
             links=frozenset({Link(self.edge_device, "wireguard", MTU, "bgplb:gw-a")}),
-            addresses=frozenset({Address(self.edge_device, "10.77.0.0/31")}),
+            addresses=frozenset({Address(self.edge_device, "10.77.0.0/31"), Address(self.edge_device, "fd77::/127")}),
             routes=frozenset(
                 {
                     Route(f"{PROBE_ADDRESS}/32", 254, self.edge_device),
+                    Route("fd78::1/128", 254, self.edge_device),
                     Route(POOL, 254, self.edge_device, mtu_lock=MTU),
+                    Route(POOL_6, 254, self.edge_device, mtu_lock=MTU),
                 }
             ),
-            sysctls={"net.ipv4.ip_forward": "1", "net.ipv4.conf.all.rp_filter": "0"},
+            sysctls=SYSCTLS,
             nft=EdgeRules((self.edge_device,), MTU).ruleset(),
         )
 
@@ -89,7 +107,8 @@ async def path(make_namespace: Callable[[], str], tmp_path: Path) -> AsyncIterat
         ip("-n", namespace, "link", "set", "u0", "up")
         for parameter in ("all", "default", "u0"):
             inside(namespace, "sysctl", "-qw", f"net.ipv4.conf.{parameter}.rp_filter=0")
-    ip("-n", edge, "addr", "add", f"{EDGE_SOURCE}/32", "dev", "lo")
+    for address in (f"{EDGE_SOURCE}/32", f"{FROM_TO[6][0]}/128"):
+        ip("-n", edge, "addr", "add", address, "dev", "lo")
     ip("-n", gateway, "route", "add", "default", "via", "203.0.113.5")
     edge_key, gateway_key = tmp_path / "edge.key", tmp_path / "gateway.key"
     edge_public, gateway_public = ensure_private_key(edge_key).public, ensure_private_key(gateway_key).public
@@ -97,7 +116,7 @@ async def path(make_namespace: Callable[[], str], tmp_path: Path) -> AsyncIterat
     edge_kernel, gateway_kernel = LinuxKernel.of(edge), LinuxKernel.of(gateway)
     edge_wireguard = UserspaceWireGuard(edge_kernel.netlink, edge)
     gateway_wireguard = UserspaceWireGuard(gateway_kernel.netlink, gateway)
-    responder = ProbeNamespace(name=unique("pr"))
+    responder = ProbeNamespace(name=unique("pr")).with_ipv6()
     made = Path_(
         edge, gateway, edge_device, gateway_device, edge_kernel, gateway_kernel, edge_wireguard, gateway_wireguard,
         gateway_public, responder,
@@ -105,9 +124,9 @@ async def path(make_namespace: Callable[[], str], tmp_path: Path) -> AsyncIterat
     try:
         await edge_wireguard.ensure_device(edge_device, edge_key, 51820, MTU, "bgplb:gw-a")
         await gateway_wireguard.ensure_device(gateway_device, gateway_key, None, MTU, "bgplb:edge-1")
-        allowed = frozenset({"10.77.0.1/32", f"{PROBE_ADDRESS}/32", POOL})
+        allowed = frozenset({"10.77.0.1/32", f"{PROBE_ADDRESS}/32", POOL, "fd77::1/128", "fd78::1/128", POOL_6})
         await edge_wireguard.update(edge_device, [PeerUpdate(gateway_public, allowed)])
-        peer = PeerUpdate(edge_public, frozenset({"0.0.0.0/0"}), endpoint="203.0.113.5:51820", keepalive_s=1)
+        peer = PeerUpdate(edge_public, frozenset({"0.0.0.0/0", "::/0"}), endpoint="203.0.113.5:51820", keepalive_s=1)
         await gateway_wireguard.update(gateway_device, [peer])
         await responder.ensure(gateway_kernel.netlink)
         assert await converge(gateway_kernel, made.gateway_state(), [254, 10077])
@@ -120,13 +139,14 @@ async def path(make_namespace: Callable[[], str], tmp_path: Path) -> AsyncIterat
             await kernel.close()
 
 
-async def echo(path: Path_, count: int = 10) -> int:
+async def echo(path: Path_, count: int = 10, version: int = 4) -> int:
     """How many of `count` echo requests from the edge's own address through the tunnel are answered."""
     answered: set[int] = set()
-    sock = EchoSocket(EDGE_SOURCE, PROBE_ADDRESS, path.edge_device, path.edge)
+    source, to = FROM_TO[version]
+    sock = EchoSocket(source, to, path.edge_device, path.edge)
     try:
         for number in range(count):
-            sock.send(PROBE_ADDRESS, number)
+            sock.send(to, number)
             await asyncio.sleep(0.02)
         for _ in range(25):
             sock.receive(lambda number, _: answered.add(number))
@@ -138,10 +158,10 @@ async def echo(path: Path_, count: int = 10) -> int:
     return len(answered)
 
 
-async def warm(path: Path_) -> None:
-    """Wait for the first handshake."""
+async def warm(path: Path_, version: int = 4) -> None:
+    """Wait for the first handshake, and with IPv6 until the veth's link-local address may be used (RFC 4862)."""
     for _ in range(30):
-        if await echo(path, 2):
+        if await echo(path, 2, version) == 2:
             return
     raise AssertionError("no answer through the tunnel in 30 attempts")
 
@@ -158,16 +178,17 @@ def without_mark(wanted: KernelState) -> KernelState:
     return replace(wanted, nft=json.dumps({"nftables": kept}))
 
 
+@pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("sabotage", [without_rule, without_mark])
 async def test_all_come_back_by_the_mark_and_none_without_it(
-    path: Path_, sabotage: Callable[[KernelState], KernelState]
+    path: Path_, sabotage: Callable[[KernelState], KernelState], version: int
 ) -> None:
-    await warm(path)
-    assert await echo(path) == 10
+    await warm(path, version)
+    assert await echo(path, version=version) == 10
     await converge(path.gateway_kernel, sabotage(path.gateway_state()), [254, 10077])
-    assert await echo(path) == 0
+    assert await echo(path, version=version) == 0
     await converge(path.gateway_kernel, path.gateway_state(), [254, 10077])
-    assert await echo(path) == 10
+    assert await echo(path, version=version) == 10
 
 
 async def test_a_second_pass_changes_nothing(path: Path_) -> None:
@@ -176,11 +197,13 @@ async def test_a_second_pass_changes_nothing(path: Path_) -> None:
     assert await converge(path.edge_kernel, path.edge_state(), [254]) == ()
 
 
-async def test_the_prober_says_passing_then_failing_then_passing(path: Path_) -> None:
-    await warm(path)
+@pytest.mark.parametrize("version", [4, 6])
+async def test_the_prober_says_passing_then_failing_then_passing(path: Path_, version: int) -> None:
+    source, to = FROM_TO[version]
+    await warm(path, version)
     clock = BoottimeClock()
     told: list[ProbeState] = []
-    prober = Prober(path.edge_device, EDGE_SOURCE, PROBE_ADDRESS, 20, clock, told.append, mtu=MTU, namespace=path.edge)
+    prober = Prober(path.edge_device, source, to, 20, clock, told.append, mtu=MTU, namespace=path.edge)
     task = asyncio.create_task(prober.run())
     try:
         await eventually(lambda: prober.evaluate().judgement.settled, "50 answers in a row")
@@ -237,7 +260,7 @@ SERVICE = "192.0.2.10"
 
 def service(path: Path_) -> None:
     """A service as kube-proxy makes it, in a table that is not ours: translated to a pod behind the gateway."""
-    pod = path.responder.inside[0].split("/")[0]
+    pod = path.responder.inside_address(4)
     for command in (
         ("add", "table", "ip", "proxy"),
         ("add", "chain", "ip", "proxy", "pre", "{ type nat hook prerouting priority dstnat; }"),
@@ -275,7 +298,7 @@ async def test_a_connection_from_before_the_rules_is_marked_by_its_next_packet(p
 def server_side_mss(path: Path_, client: str) -> int:
     """What MSS a pod behind the gateway uses towards a client behind the edge, both on 1500-byte links."""
     with entered(path.responder.name):
-        listener = socket.create_server((path.responder.inside[0].split("/")[0], 8080))
+        listener = socket.create_server((path.responder.inside_address(4), 8080))
     with entered(client):
         outgoing = socket.socket()
     with listener, outgoing:
