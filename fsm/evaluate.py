@@ -181,11 +181,16 @@ def _executed_plan(record: PoolRecord, view: PoolView) -> Event | None:
 def _plan_outdated(record: PoolRecord, view: PoolView) -> Event | None:
     """The plan should name others than it does. While the edge can't be told, or nobody can be judged, it stays.
 
-    A pool that several edges serve has no plan: they would have to agree first.
+    A target that is in it stays while it is usable: the edge looks for itself before it moves, and a late heartbeat
+    must not take the plan away just when it may be needed. A pool that several edges serve has no plan: they would
+    have to agree first.
     """
     if not all_edges_fresh(view) or view.control_trouble:
         return None
-    wanted = candidates(record, view, (record.owner,))[:PLANS] if len(view.edges) == 1 else ()
+    armed = {plan.target for plan in record.plan}
+    fit = (g.name for g in view.gateways.values() if g.ready or (g.usable and g.name in armed))
+    ranked = tuple(name for name in rank(record.name, fit) if name != record.owner)
+    wanted = ranked[:PLANS] if len(view.edges) == 1 else ()
     fits = not record.plan or record.plan[0].base == record.epoch
     if fits and wanted == tuple(plan.target for plan in record.plan):
         return None

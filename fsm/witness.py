@@ -46,6 +46,8 @@ class GatewayView:
     """The edges' probes pass through it."""
     heard: bool = False
     """Its agent's heartbeat is fresh."""
+    usable: bool = False
+    """Ready, or short of it only by a late heartbeat or a lost probe: no reason to take it out of a plan."""
     suspect_s: float = 0.0
     partial: bool = False
     """Unfit at some edges, not at all of them."""
@@ -122,7 +124,9 @@ def view_gateway(name: str, group: EdgeGatewaySpec, world: World) -> GatewayView
     if lan_lost and judgement in (Judgement.HEALTHY, Judgement.SUSPECT, Judgement.NONE):
         judgement = Judgement.UNFIT
     drained, leaving = name in world.drains or name in group.leaving, bool(report and report.leaving)
-    not_ready = _shortcomings(sight, report, seen, lan_lost, drained, leaving)
+    lasting = _shortcomings(report, seen, lan_lost, drained, leaving)
+    passing = _hesitations(sight, seen)
+    not_ready = (*passing, *lasting)
     return GatewayView(
         name=name,
         judgement=judgement,
@@ -131,6 +135,9 @@ def view_gateway(name: str, group: EdgeGatewaySpec, world: World) -> GatewayView
         leaving=leaving,
         serves=bool(seen) and all(w.probe == Probe.PASSING for w in seen),
         heard=sight.heartbeat is Heartbeat.FRESH,
+        usable=judgement in (Judgement.HEALTHY, Judgement.SUSPECT)
+        and not lasting
+        and sight.heartbeat is not Heartbeat.EXPIRED,
         suspect_s=sight.age_s if judgement is Judgement.SUSPECT else 0.0,
         partial=partial,
         evidence=_evidence(sight, seen, lan_lost),
@@ -142,17 +149,25 @@ def _heartbeat(sight: Sight | None) -> Heartbeat:
     return sight.heartbeat if sight else Heartbeat.EXPIRED
 
 
+def _hesitations(sight: Sight, seen: list[GatewayWitness]) -> tuple[str, ...]:
+    """What keeps a gateway from being ready and may be over in a moment."""
+    reasons: list[str] = []
+    if sight.heartbeat is not Heartbeat.FRESH:
+        reasons.append(f"heartbeat {sight.heartbeat}")
+    if any(not w.settled for w in seen):
+        reasons.append("probes not settled")
+    return tuple(reasons)
+
+
 def _shortcomings(
-    sight: Sight,
     report: NodeReport | None,
     seen: list[GatewayWitness],
     lan_lost: bool,
     drained: bool,
     leaving: bool,
 ) -> tuple[str, ...]:
+    """What else does."""
     reasons: list[str] = []
-    if sight.heartbeat is not Heartbeat.FRESH:
-        reasons.append(f"heartbeat {sight.heartbeat}")
     if report is None:
         reasons.append("no report from its agent")
     elif not report.ready:
@@ -162,8 +177,6 @@ def _shortcomings(
         reasons.append("no edge with a fresh agent")
     if any(w.session != Session.UP for w in seen):
         reasons.append("session not up")
-    if any(not w.settled for w in seen):
-        reasons.append("probes not settled")
     if any(w.full_size == Probe.FAILING for w in seen):
         reasons.append("full-size probe failing")
     if lan_lost:

@@ -92,6 +92,27 @@ def test_a_standby_that_is_lost_is_replaced_under_new_numbers(lost: str, left: l
     assert world.machine.epoch == 1 and world.machine.owner == "gw-a"
 
 
+def test_a_late_heartbeat_leaves_the_plan_in_place_and_an_expired_one_takes_it_away() -> None:
+    world = settled()
+    world.agent_kill("gw-b")
+    world.run(1.5)
+    assert not world.views()["gw-b"].ready and world.views()["gw-b"].usable
+    assert chain(world) == [("gw-b", 2, 1)], "the edge looks for itself before it moves"
+    world.run(5)
+    assert chain(world) == []
+
+
+def test_a_late_standby_is_not_put_into_a_plan() -> None:
+    world = settled()
+    world.drain("gw-b")
+    world.run()
+    world.agent_kill("gw-b")
+    world.run(1.5)
+    world.undrain("gw-b")
+    world.run(0.25)
+    assert world.views()["gw-b"].usable and chain(world) == []
+
+
 def test_the_last_standby_lost_disarms() -> None:
     world = settled()
     world.drain("gw-b")

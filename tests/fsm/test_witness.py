@@ -138,6 +138,15 @@ def test_not_ready(of: World, reason: str) -> None:
     assert view_gateway("gw-b", GROUP, of).ready or "edge" in reason
 
 
+PASSES = ("heartbeat stale", "probes not settled")
+
+
+@pytest.mark.parametrize(("of", "reason"), NOT_READY, ids=[n[1] for n in NOT_READY])
+def test_usable_is_what_will_be_ready_in_a_moment(of: World, reason: str) -> None:
+    assert gw_a(of).usable is (reason in PASSES)
+    assert gw_a(world()).usable
+
+
 def test_no_fresh_edge_is_no_judgement() -> None:
     """An edge that nobody hears from proves nothing, whatever its last report says."""
     dead = EdgeReport("1", {"gw-a": GatewayWitness("down", "failing", 5)}, "up")
