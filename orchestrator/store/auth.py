@@ -1,8 +1,9 @@
 """Who may do what in etcd: users, roles and key ranges as values, and the steps from what is there to what shall be.
 
-etcd's roles cover keys and nothing else: a lease may be renewed by any user who is logged in, also one that is not his
-(etcd's `apply_auth.go` checks a lease only when it is revoked or a key is put on it, and then by its keys). So roles
-confine what somebody can say in the store, not how long another one's sign of life stays there.
+etcd's roles cover keys and nothing else; leases have no owner. What etcd checks of a lease, it checks by the keys that
+hang on it, and how much differs: 3.4 lets everybody renew any lease and hang a key of his own on it, 3.7 does not
+(`tests/contract/auth/test_roles.py` shows both). So roles confine what somebody can say in the store, not how long
+another one's sign of life stays there.
 """
 
 import enum

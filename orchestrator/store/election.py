@@ -22,6 +22,7 @@ from orchestrator.store.port import (
     LeaseLost,
     ModifiedAt,
     Put,
+    Refused,
     Store,
     StoreError,
     Unavailable,
@@ -237,9 +238,11 @@ class Election:
         self.takeovers += 1
         await self._claim()
         self._announce()
-        # The dead one's other keys go too, and should it be only frozen, it learns that its lease is gone.
+        # The dead one's other keys go too, and should it be only frozen, it learns that its lease is gone. Refused it
+        # is where a stranger's key hangs on that lease, which etcd 3.4 lets him do: then it expires by itself.
         if kv.lease != 0:
-            await self._store.revoke(kv.lease)
+            with suppress(Refused):
+                await self._store.revoke(kv.lease)
 
     async def _remove(self, kv: KeyValue, guards: list[Guard]) -> bool:
         """Delete the leader key if the guards hold; the watch will bring the deletion."""

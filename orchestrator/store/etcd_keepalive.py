@@ -7,7 +7,7 @@ import grpc
 import grpc.aio
 
 from orchestrator.store.etcd_members import Member, Members, NotConnected, wants_new_token
-from orchestrator.store.port import LeaseLost, Unavailable
+from orchestrator.store.port import LeaseLost, Refused, StoreError, Unavailable
 from orchestrator.store.stubs import etcd_pb2 as pb
 
 Call = grpc.aio.StreamStreamCall[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse]
@@ -82,7 +82,11 @@ class EtcdKeepalive:
             return self._call
 
     async def _read(self, call: Call) -> None:
-        """Hand each answer to the oldest renewal of that lease; when the stream ends, all under way have failed."""
+        """Hand each answer to the oldest renewal of that lease; when the stream ends, all under way have failed.
+
+        etcd 3.7 (not 3.4) ends the stream of who renews a lease with keys that he may not write.
+        """
+        failure: StoreError = Unavailable("keepalive stream lost")
         try:
             while True:
                 response = await call.read()
@@ -98,9 +102,11 @@ class EtcdKeepalive:
         except grpc.aio.AioRpcError as error:
             if wants_new_token(error):
                 self._members.forget_token()
-        self._drop(call)
+            elif error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                failure = Refused(f"renewal of a lease: {error.details()}; it has keys that this user may not write")
+        self._drop(call, failure)
 
-    def _drop(self, call: Call) -> None:
+    def _drop(self, call: Call, failure: StoreError | None = None) -> None:
         if self._call is not call:
             return
         self._call = None
@@ -111,7 +117,7 @@ class EtcdKeepalive:
         for answers in waiting.values():
             for answer in answers:
                 if not answer.done():
-                    answer.set_exception(Unavailable("keepalive stream lost"))
+                    answer.set_exception(failure or Unavailable("keepalive stream lost"))
                     answer.exception()  # its waiter may be gone already; that is no error of its own
 
     async def close(self) -> None:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 
 from fsm.ports import Clock
-from orchestrator.store.port import Indeterminate, LeaseLost, Store, Unavailable
+from orchestrator.store.port import Indeterminate, LeaseLost, Refused, Store, Unavailable
 
 _RETRY_SHARE = 0.25
 """After a renewal that failed or was withheld, the next try comes after this share of the renewal interval."""
@@ -121,14 +121,16 @@ class Session:
             self.lost.set()
 
     async def close(self) -> None:
-        """Revoke the lease, so that its keys go at once; if nobody answers they go when it expires."""
+        """Revoke the lease, so that its keys go at once; if nobody answers they go when it expires, and likewise if
+        etcd refuses because a stranger hung a key on it.
+        """
         lease_id, self._lease_id = self._lease_id, 0
         self._valid_until = -math.inf
         if lease_id == 0:
             return
         try:
             await self._store.revoke(lease_id)
-        except (Unavailable, Indeterminate):
+        except (Unavailable, Indeterminate, Refused):
             self.failures += 1
 
     def _extend(self, sent: float, ttl_s: int) -> None:
