@@ -24,8 +24,6 @@ UNUSED = {
     "autoAssign": "Kept; without Kubernetes nobody asks for it",
     "advertiseWhenEmpty": "Kept; nobody counts addresses in use yet, so a pool is always announced",
     "serviceAllocation": "Kept; without Kubernetes nobody asks for it",
-    "tunnel.ipv6": "Checked and kept; tunnels have IPv4 addresses only",
-    "tunnel.probe.ipv6": "Checked and kept; probes are IPv4 only",
     "standbys": "Kept; the condition NoStandby tells when none is ready, whatever the number",
 }
 """Fields of the manifests that this version takes and that change nothing yet."""
@@ -49,8 +47,8 @@ A folder of manifests states the intent. Each orchestrator is told where it is (
 
 Beside the rules in the tables: prefixes of two pools must not overlap, nor may a pool overlap the ranges of tunnels and
 probes; `gatewayRef` must name an EdgeGateway of the folder; an edge and a gateway belong to one EdgeGateway; a pool's
-prefixes lie within its `aggregate`; no more gateways than the probe range has addresses; the detection time of the
-`profile` must be below the orchestrator's `lease.ttl_ms`.
+prefixes lie within the `aggregate` of their family; no more gateways than the probe range has addresses; the detection
+time of the `profile` must be below the orchestrator's `lease.ttl_ms`.
 
 ## Example
 
@@ -75,6 +73,33 @@ spec:
   aggregate: 192.0.2.0/24
   addresses: [192.0.2.0/26]
   gatewayRef: edge-gateway
+```
+
+A pool may have prefixes of both families, which move as a whole; its IPv6 ones lie in `aggregateIPv6`. The first IPv6
+prefix of any pool gives the tunnels of its EdgeGateway their IPv6 addresses, and IPv6 forwarding is switched on there.
+
+```yaml
+apiVersion: networking.example.net/v1alpha1
+kind: EdgeGateway
+metadata:
+  name: both
+spec:
+  edges:
+    - name: edge-2
+      endpoint: 2001:db8:113::1
+      asn: 64512
+  gateways: [gw-c, gw-d]
+  gatewayASN: 64513
+---
+apiVersion: networking.example.net/v1alpha1
+kind: EIPPool
+metadata:
+  name: external-ip-pool-2
+spec:
+  aggregate: 198.51.100.0/24
+  aggregateIPv6: 2001:db8::/32
+  addresses: [198.51.100.64/26, "2001:db8:2::/64"]
+  gatewayRef: both
 ```
 
 `apiVersion` is always `networking.example.net/v1alpha1`; `metadata.name` is a DNS label.

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from fsm.records import EdgeGatewaySpec, PoolSpec
 from fsm.types import PROFILES
-from orchestrator.config.manifests import API_VERSION, KINDS, OUTPUT_KINDS, EdgeGateway, EIPPool
+from orchestrator.config.manifests import API_VERSION, KINDS, OUTPUT_KINDS, EdgeGateway, EIPPool, Network
 from orchestrator.config.problems import NO_VALUE, Problem, path_text, problems_of, quoted, steps
 from orchestrator.config.yaml_text import Document, YamlError, documents
 
@@ -145,12 +145,12 @@ def _check_references(reading: _Reading) -> None:
 def _check_pool_overlaps(reading: _Reading) -> None:
     """Sorted by address, an overlap is always with the widest one that began before: n log n for a thousand pools."""
     entries = [
-        (ipaddress.IPv4Network(text), file, pool, index)
+        (ipaddress.ip_network(text), file, pool, index)
         for file, pool in reading.pools
         for index, text in enumerate(pool.spec.addresses)
     ]
-    entries.sort(key=lambda entry: (entry[0].network_address, entry[0].prefixlen, entry[2].metadata.name))
-    widest: tuple[ipaddress.IPv4Network, str, EIPPool, int] | None = None
+    entries.sort(key=lambda e: (e[0].version, int(e[0].network_address), e[0].prefixlen, e[2].metadata.name))
+    widest: tuple[Network, str, EIPPool, int] | None = None
     for entry in entries:
         net, file, pool, index = entry
         if widest is not None and net.overlaps(widest[0]):
@@ -165,11 +165,17 @@ def _check_ranges(reading: _Reading) -> None:
     """Tunnels and probes use addresses that no pool may promise to the public."""
     for group_file, group in reading.gateways:
         tunnel = group.spec.tunnel
-        for label, text in (("tunnel.ipv4", tunnel.ipv4), ("tunnel.probe.ipv4", tunnel.probe.ipv4)):
-            ours = ipaddress.IPv4Network(text)
+        ranges = {
+            "tunnel.ipv4": tunnel.ipv4,
+            "tunnel.ipv6": tunnel.ipv6,
+            "tunnel.probe.ipv4": tunnel.probe.ipv4,
+            "tunnel.probe.ipv6": tunnel.probe.ipv6,
+        }
+        for label, text in ranges.items():
+            ours = ipaddress.ip_network(text)
             for _, pool in reading.pools:
                 for address in pool.spec.addresses:
-                    if ours.overlaps(ipaddress.IPv4Network(address)):
+                    if ours.overlaps(ipaddress.ip_network(address)):
                         allowed = f"a prefix that does not overlap {address} of {_title(pool)}"
                         reading.refuse(group_file, _title(group), f"spec.{label}", text, allowed)
 

@@ -21,7 +21,12 @@ MAX_GATEWAYS = 255
 """Slots of an EdgeGateway: the third byte of a tunnel's address."""
 
 ASN_RULE = "1 to 4294967294, but not 23456 or 65535 (RFC 6793, RFC 7300)"
-PREFIX_RULE = "an IPv4 prefix of /16 to /32 without host bits, such as 192.0.2.0/26"
+PREFIX_RULE = (
+    "an IPv4 prefix of /16 to /32 or an IPv6 prefix of /32 to /128 without host bits, such as 192.0.2.0/26 or "
+    "2001:db8:2::/64"
+)
+WIDEST, NARROWEST = {4: 16, 6: 32}, {4: 32, 6: 128}
+"""Prefix lengths of a pool by IP version."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -49,20 +54,24 @@ def network(text: str, rule: str) -> Network:
     raise ValueError(f"host bits are set; the prefix is {meant}")
 
 
+def within(net: Network, around: Network) -> bool:
+    """Whether a prefix lies in another; not if they are of different families."""
+    if isinstance(net, ipaddress.IPv4Network) and isinstance(around, ipaddress.IPv4Network):
+        return net.subnet_of(around)
+    if isinstance(net, ipaddress.IPv6Network) and isinstance(around, ipaddress.IPv6Network):
+        return net.subnet_of(around)
+    return False
+
+
 def _pool_prefix(text: str) -> str:
     net = network(text, PREFIX_RULE)
-    if net.version == 6:
-        raise ValueError("IPv4 only: IPv6 prefixes in a pool are not supported by this version")
-    if not 16 <= net.prefixlen <= 32:
+    if not WIDEST[net.version] <= net.prefixlen <= NARROWEST[net.version]:
         raise ValueError(PREFIX_RULE)
     return str(net)
 
 
 def _aggregate(text: str) -> str:
-    net = network(text, "an IPv4 prefix without host bits, such as 192.0.2.0/24")
-    if net.version == 6:
-        raise ValueError("IPv4 only: IPv6 prefixes in a pool are not supported by this version")
-    return str(net)
+    return str(network(text, "an IPv4 or IPv6 prefix without host bits, such as 192.0.2.0/24"))
 
 
 def _range(version: int, longest: int, example: str) -> AfterValidator:
@@ -151,12 +160,18 @@ class EIPPoolSpec(Manifest):
     """`spec` of an EIPPool."""
 
     aggregate: Annotated[str, AfterValidator(_aggregate)] = setting(
-        ..., "Prefix that the edge announces to its transit", allowed="an IPv4 prefix, such as 192.0.2.0/24"
+        ..., "Prefix that the edge announces to its transit", allowed="an IPv4 or IPv6 prefix, such as 192.0.2.0/24"
+    )
+    aggregate_ipv6: Annotated[str, _range(6, 128, "2001:db8::/32")] | None = setting(
+        None,
+        "The IPv6 one, for a pool of both families whose `aggregate` is the IPv4 one",
+        allowed="an IPv6 prefix, such as 2001:db8::/32",
+        alias="aggregateIPv6",
     )
     addresses: Annotated[tuple[Annotated[str, AfterValidator(_pool_prefix)], ...], Field(strict=False)] = setting(
         ...,
         "Prefixes of the pool, which move as a whole",
-        allowed="a list of 1 to 64 IPv4 prefixes of /16 to /32 within aggregate",
+        allowed="a list of 1 to 64 prefixes within aggregate, IPv4 of /16 to /32 and IPv6 of /32 to /128",
         min_length=1,
         max_length=64,
     )
@@ -173,11 +188,20 @@ class EIPPoolSpec(Manifest):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         broken = []
-        aggregate = ipaddress.IPv4Network(self.aggregate)
-        nets = [ipaddress.IPv4Network(text) for text in self.addresses]
+        aggregate = ipaddress.ip_network(self.aggregate)
+        aggregates = {aggregate.version: aggregate}
+        if self.aggregate_ipv6 is not None and aggregate.version == 6:
+            broken.append(("aggregateIPv6", f"nothing, as aggregate is an IPv6 prefix already, {aggregate}"))
+        elif self.aggregate_ipv6 is not None:
+            aggregates[6] = ipaddress.IPv6Network(self.aggregate_ipv6)
+        nets = [ipaddress.ip_network(text) for text in self.addresses]
         for index, net in enumerate(nets):
-            if not net.subnet_of(aggregate):
-                broken.append((f"addresses.{index}", f"a prefix within the aggregate {aggregate}"))
+            around = aggregates.get(net.version)
+            if around is None:
+                missing = "give aggregateIPv6 as well" if net.version == 6 else f"the aggregate is {aggregate}"
+                broken.append((f"addresses.{index}", f"a prefix within an aggregate of its family: {missing}"))
+            elif not within(net, around):
+                broken.append((f"addresses.{index}", f"a prefix within the aggregate {around}"))
             for other in nets[:index]:
                 if net.overlaps(other):
                     broken.append((f"addresses.{index}", f"a prefix that does not overlap {other} of the same pool"))
@@ -296,9 +320,10 @@ class EdgeGatewayManifestSpec(Manifest):
         for index, edge in enumerate(self.edges):
             if edge.asn == self.gateway_asn:
                 broken.append((f"edges.{index}.asn", f"another number than gatewayASN, {self.gateway_asn}"))
-        probes, tunnels = ipaddress.IPv4Network(self.tunnel.probe.ipv4), ipaddress.IPv4Network(self.tunnel.ipv4)
-        if probes.overlaps(tunnels):
-            broken.append(("tunnel.probe.ipv4", f"a prefix that does not overlap tunnel.ipv4, {tunnels}"))
+        for family in ("ipv4", "ipv6"):
+            probes, tunnels = (ipaddress.ip_network(getattr(part, family)) for part in (self.tunnel.probe, self.tunnel))
+            if probes.overlaps(tunnels):
+                broken.append((f"tunnel.probe.{family}", f"a prefix that does not overlap tunnel.{family}, {tunnels}"))
         refuse(broken)
         return self
 
@@ -326,6 +351,7 @@ class EIPPool(Manifest):
         return PoolSpec(
             name=self.metadata.name,
             aggregate=spec.aggregate,
+            aggregate_ipv6=spec.aggregate_ipv6 or "",
             addresses=spec.addresses,
             gateway_ref=spec.gateway_ref,
             auto_assign=spec.auto_assign,

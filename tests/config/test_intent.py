@@ -91,6 +91,62 @@ def test_several_documents_in_a_file_and_what_kubernetes_adds() -> None:
     assert read({"all.yaml": f"---\n{EDGE_GATEWAY}---\n# nothing\n---\n{pool}"}).ok
 
 
+BOTH = POOL.replace(
+    "  addresses:\n    - 192.0.2.0/26\n",
+    "  aggregateIPv6: 2001:db8::/32\n  addresses: [192.0.2.0/26, 2001:db8:2::/64]\n",
+)
+
+
+def test_a_pool_of_both_families() -> None:
+    intent = read({"a.yaml": EDGE_GATEWAY, "b.yaml": BOTH})
+    assert intent.problems == ()
+    pool = intent.pools[0]
+    assert (pool.aggregate, pool.aggregate_ipv6) == ("192.0.2.0/24", "2001:db8::/32")
+    assert pool.addresses == ("192.0.2.0/26", "2001:db8:2::/64")
+
+
+@pytest.mark.parametrize("prefix", ["2001:db8::/32", "2001:db8:2::/64", "2001:db8:2::10/128"])
+def test_a_pool_of_ipv6_alone(prefix: str) -> None:
+    text = POOL.replace("192.0.2.0/24", "2001:db8::/32").replace("192.0.2.0/26", prefix)
+    intent = read({"a.yaml": EDGE_GATEWAY, "b.yaml": text})
+    assert intent.problems == ()
+    assert (intent.pools[0].aggregate, intent.pools[0].aggregate_ipv6) == ("2001:db8::/32", "")
+    assert intent.pools[0].addresses == (prefix,)
+
+
+def test_prefixes_are_kept_in_one_spelling() -> None:
+    text = POOL.replace("192.0.2.0/24", "2001:0DB8::/32").replace("192.0.2.0/26", "2001:db8:0002:0::/64")
+    assert read({"a.yaml": EDGE_GATEWAY, "b.yaml": text}).pools[0].addresses == ("2001:db8:2::/64",)
+
+
+def test_pools_of_ipv6_that_overlap() -> None:
+    other = BOTH.replace("pool-1", "pool-2").replace("192.0.2.0/26", "192.0.2.64/26").replace("2::/64", "2::/48")
+    assert refusal({"a.yaml": EDGE_GATEWAY, "b.yaml": BOTH, "c.yaml": other}) == [
+        f"b.yaml: {FIRST}: spec.addresses[1]: value '2001:db8:2::/64': a prefix that does not overlap 2001:db8:2::/48 "
+        "of EIPPool/external-ip-pool-2 in c.yaml"
+    ]
+
+
+def test_a_pool_in_the_ipv6_ranges_of_tunnels_and_probes() -> None:
+    text = BOTH.replace("2001:db8::/32", "fd00::/8").replace("2001:db8:2::/64", "fd77::/48")
+    probes = EDGE_GATEWAY + "  tunnel: {probe: {ipv6: 'fd77:1::/64'}}\n"
+    assert refusal({"a.yaml": EDGE_GATEWAY, "b.yaml": text}) == [
+        f"a.yaml: {GROUP}: spec.tunnel.ipv6: value 'fd77::/48': a prefix that does not overlap fd77::/48 of {FIRST}"
+    ]
+    assert refusal({"a.yaml": probes, "b.yaml": text.replace("[192.0.2.0/26, fd77::/48]", "['fd77:1::/48']")})[0] == (
+        f"a.yaml: {GROUP}: spec.tunnel.probe.ipv6: value 'fd77:1::/64': a prefix that does not overlap fd77:1::/48 of "
+        f"{FIRST}"
+    )
+
+
+def test_probe_and_tunnel_ranges_of_ipv6_that_overlap() -> None:
+    text = EDGE_GATEWAY + "  tunnel: {probe: {ipv6: 'fd77::/64'}}\n"
+    assert refusal({"a.yaml": text, "b.yaml": POOL}) == [
+        f"a.yaml: {GROUP}: spec.tunnel.probe.ipv6: value 'fd77::/64': a prefix that does not overlap tunnel.ipv6, "
+        "fd77::/48"
+    ]
+
+
 ONE = [
     (
         "unknown field",
@@ -105,7 +161,7 @@ ONE = [
     (
         "not a list",
         POOL.replace("  addresses:\n    - 192.0.2.0/26", "  addresses: 192.0.2.0/26"),
-        f"{FIRST}: spec.addresses: value '192.0.2.0/26': a list of 1 to 64 IPv4 prefixes of /16 to /32 within",
+        f"{FIRST}: spec.addresses: value '192.0.2.0/26': a list of 1 to 64 prefixes within aggregate, IPv4 of /16",
     ),
     (
         "host bits",
@@ -120,8 +176,8 @@ ONE = [
     (
         "an address",
         POOL.replace("192.0.2.0/26", "192.0.2.7"),
-        f"{FIRST}: spec.addresses[0]: value '192.0.2.7': an IPv4 prefix of /16 to /32 without host bits, such as "
-        "192.0.2.0/26; a single address is 192.0.2.7/32",
+        f"{FIRST}: spec.addresses[0]: value '192.0.2.7': an IPv4 prefix of /16 to /32 or an IPv6 prefix of /32 to "
+        "/128 without host bits, such as 192.0.2.0/26 or 2001:db8:2::/64; a single address is 192.0.2.7/32",
     ),
     (
         "outside the aggregate",
@@ -131,14 +187,52 @@ ONE = [
     (
         "too wide",
         POOL.replace("192.0.2.0/24", "10.0.0.0/8").replace("192.0.2.0/26", "10.0.0.0/15"),
-        f"{FIRST}: spec.addresses[0]: value '10.0.0.0/15': an IPv4 prefix of /16 to /32 without host bits, such as "
-        "192.0.2.0/26",
+        f"{FIRST}: spec.addresses[0]: value '10.0.0.0/15': an IPv4 prefix of /16 to /32 or an IPv6 prefix of /32 to "
+        "/128 without host bits, such as 192.0.2.0/26 or 2001:db8:2::/64",
     ),
     (
-        "IPv6",
-        POOL.replace("192.0.2.0/26", "2001:db8:2::/64"),
-        f"{FIRST}: spec.addresses[0]: value '2001:db8:2::/64': IPv4 only: IPv6 prefixes in a pool are not supported by "
-        "this version",
+        "IPv6 without its aggregate",
+        POOL.replace("    - 192.0.2.0/26\n", "    - 192.0.2.0/26\n    - 2001:db8:2::/64\n"),
+        f"{FIRST}: spec.addresses[1]: value '2001:db8:2::/64': a prefix within an aggregate of its family: give "
+        "aggregateIPv6 as well",
+    ),
+    (
+        "IPv4 in an IPv6 aggregate",
+        POOL.replace("192.0.2.0/24", "2001:db8::/32"),
+        f"{FIRST}: spec.addresses[0]: value '192.0.2.0/26': a prefix within an aggregate of its family: the aggregate "
+        "is 2001:db8::/32",
+    ),
+    (
+        "IPv6 outside its aggregate",
+        BOTH.replace("2001:db8:2::/64", "2001:db9:2::/64"),
+        f"{FIRST}: spec.addresses[1]: value '2001:db9:2::/64': a prefix within the aggregate 2001:db8::/32",
+    ),
+    (
+        "IPv6 with host bits",
+        BOTH.replace("2001:db8:2::/64", "2001:db8:2::1/64"),
+        f"{FIRST}: spec.addresses[1]: value '2001:db8:2::1/64': host bits are set; the prefix is 2001:db8:2::/64",
+    ),
+    (
+        "an IPv6 address",
+        BOTH.replace("2001:db8:2::/64", "2001:db8:2::1"),
+        f"{FIRST}: spec.addresses[1]: value '2001:db8:2::1': an IPv4 prefix of /16 to /32 or an IPv6 prefix of /32 to "
+        "/128 without host bits, such as 192.0.2.0/26 or 2001:db8:2::/64; a single address is 2001:db8:2::1/128",
+    ),
+    (
+        "IPv6 too wide",
+        BOTH.replace("2001:db8::/32", "2001:d00::/24").replace("2001:db8:2::/64", "2001:d00::/31"),
+        f"{FIRST}: spec.addresses[1]: value '2001:d00::/31': an IPv4 prefix of /16 to /32 or an IPv6 prefix of /32 to",
+    ),
+    (
+        "two IPv6 aggregates",
+        BOTH.replace("192.0.2.0/24", "2001:db8::/32").replace("192.0.2.0/26, ", ""),
+        f"{FIRST}: spec.aggregateIPv6: value '2001:db8::/32': nothing, as aggregate is an IPv6 prefix already, "
+        "2001:db8::/32",
+    ),
+    (
+        "an IPv4 prefix as IPv6 aggregate",
+        BOTH.replace("2001:db8::/32", "192.0.2.0/24"),
+        f"{FIRST}: spec.aggregateIPv6: value '192.0.2.0/24': an IPv6 prefix of /128 or shorter without host bits",
     ),
     (
         "overlap within a pool",
