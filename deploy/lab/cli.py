@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from bgplb_lab import control, faults, report, roles, scenario, world
+from bgplb_lab import control, faults, report, roles, scenario, script, stage, world
 from bgplb_lab.absence import Without
 from bgplb_lab.errors import LabError, NotFound
 from rich.console import Console
@@ -320,6 +320,36 @@ def demo(
         write(picture_file, result.svg)
         out.print(report.demo_tables(result.document))
         if not result.ok:
+            raise typer.Exit(1)
+
+
+@app.command("scenario")
+def play(
+    file: Annotated[str, typer.Argument(help="A scenario file, or the name of one that comes with the lab.")],
+    json_file: JsonOption = None,
+    lab_id: Annotated[
+        str | None, typer.Option("--id", help="Name of the lab; a random one unless given.", show_default=False)
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the lab standing, to look at.")] = False,
+) -> None:
+    """Make a lab, let a scenario happen in it under probes, check what it expects, remove the lab.
+
+    A scenario is a YAML file of steps (faults, cures, pauses, waits, moves) and of expectations (owner, moves, lost
+    packets, outage as a multiple of the floor). Exits with 0 only when every expectation holds, with 3 when the file
+    is not as it should be.
+
+    \b
+    Examples:
+      bgplb lab scenario flapping-active
+      bgplb lab scenario my-worst-night.yaml --json night.json
+    """
+    check_writable(json_file)
+    with telling_errors():
+        read = script.load(script.find(file))
+        document = stage.play(world.World(lab_id or world.new_lab_id(), say), read, keep)
+        write(json_file, json.dumps(document, indent=2) + "\n")
+        out.print(report.scenario_tables(document))
+        if not all(check["ok"] for check in document["checks"]):
             raise typer.Exit(1)
 
 

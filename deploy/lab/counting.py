@@ -37,6 +37,16 @@ class Counts:
         """The longest pause of the sender above twice the interval, 0 when there was none."""
         return max((gap.gap_ms for gap in self.sched_gaps), default=0.0)
 
+    @property
+    def gap_in_outage_ms(self) -> float:
+        """The longest of those pauses that touch the outage: by so much it may seem longer than it was."""
+        if self.outage_first is None:
+            return 0.0
+        begin_ms = self.outage_first * self.interval_ms
+        end_ms = begin_ms + self.outage_ms
+        touching = (g.gap_ms for g in self.sched_gaps if g.at_ms <= end_ms and g.at_ms + g.gap_ms >= begin_ms)
+        return max(touching, default=0.0)
+
 
 def arrivals(sent: int, answers: Iterable[tuple[int, int]]) -> list[int | None]:
     """First arrival in ns per number, None for those never answered; numbers that were not sent are ignored."""

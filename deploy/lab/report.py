@@ -90,6 +90,16 @@ def check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def scenario_tables(document: Mapping[str, Any]) -> Group:
+    """The record of a scenario for people."""
+    probe = document["probe"]
+    summary = (
+        f"{document['scenario']}: {' -> '.join(document['owners'])}; {probe['lost']} of {probe['sent']} probes lost, "
+        f"longest outage {probe['outage_ms']:.0f} ms, floor {milliseconds(document['floor_ms'])}"
+    )
+    return Group(Text(summary), check_table(document["checks"]))
+
+
 @dataclass(frozen=True)
 class Cut:
     """One measured power cut of a bench."""

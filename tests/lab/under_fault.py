@@ -42,7 +42,7 @@ class Seen:
 
     def outage_per(self, floor_ms: float) -> float:
         """The outage as a multiple of `floor_ms`, without what the probes' sender was late by itself."""
-        return (self.during.outage_ms - self.during.sched_gap_ms) / floor_ms
+        return (self.during.outage_ms - self.during.gap_in_outage_ms) / floor_ms
 
 
 def went(lab: World, before: dict[str, Any]) -> tuple[str, ...]:
