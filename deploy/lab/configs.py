@@ -14,16 +14,25 @@ protocol bfd {{ interface "*" {{ interval 300 ms; multiplier 5; idle tx interval
 """
 
 TRANSIT_BIRD = (
-    BIRD_COMMON.format(router_id="203.0.113.2")
+    BIRD_COMMON.format(router_id=lab.TRANSIT_ADDRESS)
     + f"""\
 protocol kernel {{ ipv4 {{ import none; export all; }}; }}
+protocol kernel {{ ipv6 {{ import none; export all; }}; }}
 protocol static announced {{ ipv4; route 0.0.0.0/0 unreachable; }}
+protocol static announced6 {{ ipv6; route ::/0 unreachable; }}
 protocol bgp customer {{
-  local 203.0.113.2 as {lab.TRANSIT_ASN};
+  local {lab.TRANSIT_ADDRESS} as {lab.TRANSIT_ASN};
   neighbor {lab.EDGE_ADDRESS} as {lab.EDGE_ASN};
   bfd on;
   connect delay time 1; connect retry time 2; error wait time 1, 2;
   ipv4 {{ import where net ~ [ {lab.AGGREGATE}{{24,32}} ]; export where proto = "announced"; }};
+}}
+protocol bgp customer6 {{
+  local {lab.TRANSIT_ADDRESS_IPV6} as {lab.TRANSIT_ASN};
+  neighbor {lab.EDGE_ADDRESS_IPV6} as {lab.EDGE_ASN};
+  bfd on;
+  connect delay time 1; connect retry time 2; error wait time 1, 2;
+  ipv6 {{ import where net ~ [ {lab.AGGREGATE_IPV6}{{48,128}} ]; export where proto = "announced6"; }};
 }}
 """
 )
@@ -32,14 +41,23 @@ EDGE_BIRD = (
     BIRD_COMMON.format(router_id=lab.EDGE_ADDRESS)
     + f"""\
 protocol kernel {{ ipv4 {{ import none; export all; }}; }}
+protocol kernel {{ ipv6 {{ import none; export all; }}; }}
 protocol static aggregate {{ ipv4; route {lab.AGGREGATE} blackhole; }}
+protocol static aggregate6 {{ ipv6; route {lab.AGGREGATE_IPV6} blackhole; }}
 protocol static foreign_static {{ ipv4; route 198.18.7.0/24 blackhole; }}
 protocol bgp transit {{
   local {lab.EDGE_ADDRESS} as {lab.EDGE_ASN};
-  neighbor 203.0.113.2 as {lab.TRANSIT_ASN};
+  neighbor {lab.TRANSIT_ADDRESS} as {lab.TRANSIT_ASN};
   bfd on;
   connect delay time 1; connect retry time 2; error wait time 1, 2;
   ipv4 {{ import all; export where proto = "aggregate"; }};
+}}
+protocol bgp transit6 {{
+  local {lab.EDGE_ADDRESS_IPV6} as {lab.EDGE_ASN};
+  neighbor {lab.TRANSIT_ADDRESS_IPV6} as {lab.TRANSIT_ASN};
+  bfd on;
+  connect delay time 1; connect retry time 2; error wait time 1, 2;
+  ipv6 {{ import all; export where proto = "aggregate6"; }};
 }}
 """
 )
@@ -68,7 +86,8 @@ POOL = {
     "metadata": {"name": lab.POOL},
     "spec": {
         "aggregate": lab.AGGREGATE,
-        "addresses": [lab.POOL_PREFIX],
+        "aggregateIPv6": lab.AGGREGATE_IPV6,
+        "addresses": list(lab.POOL_PREFIXES),
         "gatewayRef": "edge-gateway",
         "autoAssign": False,
         "advertiseWhenEmpty": True,

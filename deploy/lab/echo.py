@@ -1,32 +1,52 @@
-"""The pod: echoes what it is sent. Run as `python -I -S echo.py udp|tcp ADDRESS PORT`; standard library only."""
+"""The pod: echoes what it is sent. Run as `python -I -S echo.py udp|tcp PORT ADDRESS...`; standard library only."""
 
 import selectors
 import socket
 import sys
 
 
-def echo_udp(address: str, port: int) -> None:
+def family_of(address: str) -> socket.AddressFamily:
+    """The family of a numeric address."""
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def echo_udp(addresses: list[str], port: int) -> None:
     """Send each datagram back where it came from, for ever."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
-        server.bind((address, port))
-        receive, send = server.recvfrom, server.sendto
-        while True:
-            data, sender = receive(2048)
-            try:
-                send(data, sender)
-            except OSError as lost:
-                # No route back just now: the asker counts it as lost, as it should.
-                print(f"no answer to {sender}: {lost}", flush=True)
-
-
-def echo_tcp(address: str, port: int) -> None:
-    """Send each byte back on its connection, many connections at a time."""
-    with selectors.DefaultSelector() as selector, socket.create_server((address, port), backlog=64) as server:
-        selector.register(server, selectors.EVENT_READ)
+    with selectors.DefaultSelector() as selector:
+        for address in addresses:
+            server = socket.socket(family_of(address), socket.SOCK_DGRAM)
+            server.bind((address, port))
+            server.setblocking(False)
+            selector.register(server, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
-                if key.fileobj is server:
-                    connection, _ = server.accept()
+                answer(key.fileobj)  # type: ignore[arg-type]
+
+
+def answer(server: socket.socket) -> None:
+    """Send back all that is there."""
+    while True:
+        try:
+            data, sender = server.recvfrom(65536)
+        except BlockingIOError:
+            return
+        try:
+            server.sendto(data, sender)
+        except OSError as lost:
+            # No route back just now: the asker counts it as lost, as it should.
+            print(f"no answer to {sender}: {lost}", flush=True)
+
+
+def echo_tcp(addresses: list[str], port: int) -> None:
+    """Send each byte back on its connection, many connections at a time."""
+    with selectors.DefaultSelector() as selector:
+        servers = [socket.create_server((each, port), family=family_of(each), backlog=64) for each in addresses]
+        for server in servers:
+            selector.register(server, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj in servers:
+                    connection, _ = key.fileobj.accept()  # type: ignore[union-attr]
                     connection.settimeout(5.0)
                     selector.register(connection, selectors.EVENT_READ)
                     continue
@@ -43,4 +63,4 @@ def echo_tcp(address: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    {"udp": echo_udp, "tcp": echo_tcp}[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
+    {"udp": echo_udp, "tcp": echo_tcp}[sys.argv[1]](sys.argv[3:], int(sys.argv[2]))

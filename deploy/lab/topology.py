@@ -14,11 +14,14 @@ POOL_PREFIX = "192.0.2.0/26"
 AGGREGATE = "192.0.2.0/24"
 FLOOR_PREFIX = "192.0.2.240/28"
 SERVICE_ADDRESS = "192.0.2.10"
+POOL_PREFIX_IPV6, AGGREGATE_IPV6, SERVICE_ADDRESS_IPV6 = "2001:db8:2::/64", "2001:db8:2::/48", "2001:db8:2::10"
+POOL_PREFIXES = (POOL_PREFIX, POOL_PREFIX_IPV6)
 UDP_PORT = 7
 TCP_PORT = 8080
-POD_ADDRESS = "10.244.1.10"
+POD_ADDRESS, POD_ADDRESS_IPV6 = "10.244.1.10", "fd10:244:1::10"
 CLIENT_ADDRESS = "198.51.100.10"
-EDGE_ADDRESS = "203.0.113.1"
+EDGE_ADDRESS, EDGE_ADDRESS_IPV6 = "203.0.113.1", "2001:db8:113::1"
+TRANSIT_ADDRESS, TRANSIT_ADDRESS_IPV6 = "203.0.113.2", "2001:db8:113::2"
 EDGE_ASN, TRANSIT_ASN, GATEWAY_ASN = 64512, 64601, 64513
 SIGNAL_TABLE = 10177
 BFD_INTERVAL_MS, BFD_MULTIPLIER = 50, 3
@@ -134,6 +137,17 @@ table ip service {{
     ip daddr {POD_ADDRESS} masquerade
   }}
 }}
+table ip6 service {{
+  chain in {{
+    type nat hook prerouting priority -100;
+    ip6 daddr {SERVICE_ADDRESS_IPV6} udp dport {UDP_PORT} dnat to [{POD_ADDRESS_IPV6}]:{UDP_PORT}
+    ip6 daddr {SERVICE_ADDRESS_IPV6} tcp dport {TCP_PORT} dnat to [{POD_ADDRESS_IPV6}]:{TCP_PORT}
+  }}
+  chain out {{
+    type nat hook postrouting priority 100;
+    ip6 daddr {POD_ADDRESS_IPV6} masquerade
+  }}
+}}
 """
 
 
@@ -148,10 +162,10 @@ def gateway(letter: str, host: int, network: int, management_address: str, progr
         f"gw-{letter}",
         (
             Port("under0", f"nat-{letter}-gw-{letter}", (f"10.0.{network}.{host}/24",)),
-            Port("lan0", "cluster-lan", (f"10.10.0.{host}/24",)),
+            Port("lan0", "cluster-lan", (f"10.10.0.{host}/24", f"fd10::{host}/64")),
             management(management_address),
         ),
-        (f"default via 10.0.{network}.1", "10.244.1.0/24 via 10.10.0.13"),
+        (f"default via 10.0.{network}.1", "10.244.1.0/24 via 10.10.0.13", "fd10:244:1::/64 via fd10::13"),
         ROUTER,
         (OUR_BIRD, agent("node-agent", programs)),
         SERVICE_NFT,
@@ -200,7 +214,7 @@ def edge(programs: Programs) -> Machine:
         (
             Port("nat-a0", "edge-nat-a", ("203.0.113.5/30",)),
             Port("nat-b0", "edge-nat-b", ("203.0.113.9/30",)),
-            Port("up0", "transit-edge", (f"{EDGE_ADDRESS}/30",)),
+            Port("up0", "transit-edge", (f"{EDGE_ADDRESS}/30", f"{EDGE_ADDRESS_IPV6}/64")),
             management("10.99.0.31"),
         ),
         (),
@@ -211,22 +225,23 @@ def edge(programs: Programs) -> Machine:
 
 def machines(programs: Programs) -> dict[str, Machine]:
     """Every machine by name, in the order in which they start; the fabric first."""
-    udp_echo = Service("echo-udp", programs.script("echo", "udp", POD_ADDRESS, str(UDP_PORT)))
-    tcp_echo = Service("echo-tcp", programs.script("echo", "tcp", POD_ADDRESS, str(TCP_PORT)))
+    pod = (POD_ADDRESS, POD_ADDRESS_IPV6)
+    udp_echo = Service("echo-udp", programs.script("echo", "udp", str(UDP_PORT), *pod))
+    tcp_echo = Service("echo-tcp", programs.script("echo", "tcp", str(TCP_PORT), *pod))
     every = (
         Machine(FABRIC),
         *(etcd_member(name) for name in ETCD),
         Machine(
             "client",
-            (Port("eth0", "client-tr", (f"{CLIENT_ADDRESS}/24",)),),
-            ("default via 198.51.100.1",),
+            (Port("eth0", "client-tr", (f"{CLIENT_ADDRESS}/24", "2001:db8:51::10/64")),),
+            ("default via 198.51.100.1", "default via 2001:db8:51::1"),
             QUIET,
         ),
         Machine(
             "transit",
             (
-                Port("client0", "client-tr", ("198.51.100.1/24",)),
-                Port("edge0", "transit-edge", ("203.0.113.2/30",)),
+                Port("client0", "client-tr", ("198.51.100.1/24", "2001:db8:51::1/64")),
+                Port("edge0", "transit-edge", (f"{TRANSIT_ADDRESS}/30", f"{TRANSIT_ADDRESS_IPV6}/64")),
             ),
             (),
             ROUTER,
@@ -236,11 +251,11 @@ def machines(programs: Programs) -> dict[str, Machine]:
         nat_box("b", 2, "203.0.113.10", "203.0.113.9"),
         Machine(
             "worker-1",
-            (Port("lan0", "cluster-lan", ("10.10.0.13/24",)),),
+            (Port("lan0", "cluster-lan", ("10.10.0.13/24", "fd10::13/64")),),
             (),
             QUIET,
             (udp_echo, tcp_echo),
-            extra_addresses=(f"{POD_ADDRESS}/32",),
+            extra_addresses=(f"{POD_ADDRESS}/32", f"{POD_ADDRESS_IPV6}/128"),
         ),
         edge(programs),
         gateway("a", 11, 1, "10.99.0.41", programs),
