@@ -84,7 +84,7 @@ class NodeAgent:
             try:
                 key = self._keys.parse(change.key)
                 if isinstance(key, DesiredBaseKey):
-                    base = decode(change.value, AgentBase, change.key) if change.value is not None else AgentBase()
+                    base = self._told_base(base, change)
                 elif isinstance(key, DesiredKey) and key.type == "pool":
                     self._note(pools, key.name, change)
                 self._problems.clear(change.key)
@@ -98,6 +98,13 @@ class NodeAgent:
             self._save(self._state)
             self._wake.set()
         self._announce_wake.set()
+
+    def _told_base(self, before: AgentBase, change: Change) -> AgentBase:
+        """The base after that change. A key that is gone says nothing: tunnels are torn down by an order alone."""
+        if change.value is not None:
+            return decode(change.value, AgentBase, change.key)
+        self._log("no longer told of a base; the tunnels stay as they are", tunnels=len(before.tunnels))
+        return before
 
     def _note(self, pools: dict[str, NodePool], name: str, change: Change) -> None:
         if change.value is not None:

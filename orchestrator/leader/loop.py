@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fsm.desired import Key, agent_bases
-from fsm.effects import AppendHistory, DropDesired, Failed, SetDesired
+from fsm.effects import AppendHistory, Failed, SetDesired
 from fsm.evaluate import PoolView
 from fsm.ports import Clock
 from fsm.records import AgentBase, Request
@@ -176,12 +176,12 @@ class LeaderLoop:
         writes: list[Write] = [*intended, *identities(self._known), *gone]
         told = self._known.bases()
         wanted: dict[Key, AgentBase] = {}
-        for group in self._known.groups().values():
-            if not group.deleted:
-                pools = [p for p in self._known.pool_specs().values() if p.gateway_ref == group.name]
-                wanted |= agent_bases(group, pools, self._known.identities())
+        for group in self._known.groups().values():  # one that is being deleted, too: its pools may not be gone yet
+            pools = [p for p in self._known.pool_specs().values() if p.gateway_ref == group.name]
+            wanted |= agent_bases(group, pools, self._known.identities())
+        # Whoever is let go is told so: a key that is merely gone takes no tunnel down, and this one may be off now.
+        wanted |= {agent: AgentBase() for agent in told if agent not in wanted}
         writes += [SetDesired(r, a, "", "", base) for (r, a), base in wanted.items() if told.get((r, a)) != base]
-        writes += [DropDesired(r, a, "", "") for r, a in told if (r, a) not in wanted]
         return [Batch((write,)) for write in writes]
 
     def _requests(self, views: Mapping[str, PoolView], now: float) -> list[Batch]:

@@ -126,10 +126,22 @@ async def test_a_pool_that_is_gone_takes_its_rule_and_report_with_it(world: Node
 async def test_a_gateway_that_is_let_go_keeps_nothing(world: NodeWorld) -> None:
     async with gateway(world) as agent:
         world.tell(("web", None))
-        agent.on_desired((change(BASE_KEY, None, 300),))
+        agent.on_desired((change(BASE_KEY, AgentBase(), 300),))
         await eventually(lambda: not any(link.name == "bgplb-e0" for link in world.kernel.state.links), "the tunnel")
         assert world.kernel.state.rules == frozenset()
         await eventually(lambda: world.kernel.ruleset is None, "the nft table")
+
+
+async def test_a_base_that_is_gone_from_the_store_tears_nothing_down(world: NodeWorld) -> None:
+    async with gateway(world) as agent:
+        mark = len(world.done)
+        agent.on_desired((change(BASE_KEY, None, 300),))
+        turns = agent.turns
+        await eventually(lambda: agent.turns > turns + 1, "another reconcile")
+        assert any(link.name == "bgplb-e0" for link in world.kernel.state.links)
+        assert world.kernel.ruleset is not None
+        assert world.since(mark) == []
+        assert "no longer told of a base; the tunnels stay as they are" in [event for event, _ in world.said]
 
 
 async def test_forwarding_that_is_switched_off_is_repaired(world: NodeWorld) -> None:

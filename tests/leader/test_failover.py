@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fsm.invariants import epochs_have_one_owner, epochs_rise
+from fsm.records import AgentBase
 from tests.leader.model import KEYS, MAIL, WEB, World, group, other, settled
 
 
@@ -143,9 +144,10 @@ async def test_a_deleted_pool_leaves_no_key() -> None:
     leader.offer()
     await world.round(leader, ticks=4)
     left = {key.split("/")[3] for key in world.present()} - {"agents", "heartbeats", "leader"}
-    assert left <= {"counter", "spec", "observed"}, world.present()
+    assert left <= {"counter", "spec", "observed", "desired"}, world.present()
+    told = {key: world.read(key, AgentBase) for key in world.present("desired")}
+    assert set(told.values()) == {AgentBase()}, "each agent is told that it is let go: a key that is gone says nothing"
     assert all("/spec/Identity/" in key for key in world.present("spec")), world.present("spec")
-    assert world.present("desired") == []
 
 
 async def test_a_pool_that_comes_back_after_its_deletion_starts_anew_above_its_old_numbers() -> None:
