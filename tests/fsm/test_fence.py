@@ -1,12 +1,23 @@
 """The edge's fence: what is older is refused, whatever prefix it names; the same again is harmless."""
 
 from dataclasses import replace
+from ipaddress import ip_network
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm.fence import Accepted, FenceState, Refused, accept, execute, forget
+from fsm.fence import (
+    Accepted,
+    FenceState,
+    Refused,
+    accept,
+    accept_all,
+    execute,
+    execute_all,
+    forget,
+    overlapping,
+)
 from fsm.records import EdgePool, Plan
 
 WEB = EdgePool(("192.0.2.0/26",), "gw-a", 5)
@@ -184,3 +195,70 @@ def test_numbers_only_rise_whoever_decides(sent: list[tuple[int, int, list[int]]
         assert now is None or state.floor[WEB.prefixes[0]] == now.command.epoch
         assert now is None or all(plan.epoch > now.command.epoch for plan in now.command.plan)
     assert done == sorted(set(done))
+
+
+some_prefixes = st.lists(
+    st.builds(
+        lambda address, length: str(ip_network((0xC6120000 + address, length), strict=False)),
+        st.integers(0, 2**17 - 1),
+        st.sampled_from([15, 16, 20, 24, 26, 31, 32]),
+    )
+    | st.builds(
+        lambda address, length: str(ip_network((0x20010DB8 << 96 | address << 62, length), strict=False)),
+        st.integers(0, 63),
+        st.sampled_from([32, 62, 64, 65, 128]),
+    ),
+    max_size=12,
+)
+
+
+@given(some_prefixes, some_prefixes)
+def test_overlaps_are_found_in_one_pass(prefixes: list[str], others: list[str]) -> None:
+    everything = set(prefixes) | set(others)
+    found = overlapping(prefixes, others)
+    assert set(found) == set(prefixes)
+    for prefix, rivals in found.items():
+        network = ip_network(prefix)
+        same = {other for other in everything if ip_network(other).version == network.version}
+        assert sorted(rivals) == sorted(other for other in same if network.overlaps(ip_network(other)))
+
+
+@given(
+    st.lists(st.tuples(some_prefixes.map(tuple), st.integers(1, 6), st.integers(1, 3)), max_size=8),
+    st.lists(st.tuples(some_prefixes.map(tuple), st.integers(1, 6), st.integers(1, 3)), max_size=8),
+)
+def test_many_commands_at_once_end_as_one_after_the_other(
+    earlier: list[tuple[tuple[str, ...], int, int]], later: list[tuple[tuple[str, ...], int, int]]
+) -> None:
+    state = FenceState()
+    for number, (prefixes, epoch, revision) in enumerate(earlier):
+        after = accept(state, f"pool-{number % 4}", EdgePool(prefixes, "gw-a", epoch), revision)
+        state = state if isinstance(after, Refused) else after
+    commands = [(f"pool-{n}", EdgePool(p, "gw-b", epoch), revision) for n, (p, epoch, revision) in enumerate(later)]
+    one_by_one, refusals = state, {}
+    for pool, command, revision in commands:
+        after = accept(one_by_one, pool, command, revision)
+        if isinstance(after, Refused):
+            refusals[pool] = after
+        else:
+            one_by_one = after
+    together, refused_ = accept_all(state, commands)
+    assert together == one_by_one
+    assert set(refused_) == set(refusals)
+    assert {pool: r.stale for pool, r in refused_.items()} == {pool: r.stale for pool, r in refusals.items()}
+
+
+def test_plans_are_carried_out_together_and_one_that_is_refused_keeps_none_back() -> None:
+    armed = [
+        ("a", EdgePool(("192.0.2.0/26",), "gw-a", 1, plan=(Plan("gw-b", 4, 1), Plan("gw-c", 7, 4))), 1),
+        ("b", EdgePool(("192.0.2.64/26",), "gw-a", 2, plan=(Plan("gw-b", 5, 2),)), 1),
+        ("c", EdgePool(("192.0.2.128/26",), "gw-a", 3), 1),
+        ("d", EdgePool(("192.0.2.64/27",), "gw-b", 9), 1),
+    ]
+    state, refused_ = accept_all(FenceState(), armed)
+    assert not refused_
+    after, reasons = execute_all(state, ["a", "b", "c"])
+    assert after.pools["a"].executed and after.pools["a"].command.owner == "gw-b"
+    assert after.pools["a"].command.plan == (Plan("gw-c", 7, 4),), "the rest of the chain stays armed"
+    assert "below 9 for 192.0.2.64/27" in reasons["b"] and after.pools["b"] == state.pools["b"]
+    assert "no plan stands on epoch 3" in reasons["c"] and after.pools["c"] == state.pools["c"]
