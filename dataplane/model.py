@@ -6,6 +6,7 @@ two states are equal exactly when the kernels are.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import ip_address, ip_interface, ip_network
 from typing import Literal
 
@@ -32,6 +33,13 @@ def family_of(address: str) -> Family:
     return "ipv4" if ip_interface(address).version == 4 else "ipv6"
 
 
+@lru_cache(maxsize=65536)
+def _canonical(prefix: str) -> tuple[str, Family]:
+    """A prefix as `ipaddress` prints it, and its family. Remembered: with many pools the same ones come by all day."""
+    network = ip_network(prefix)
+    return str(network), "ipv4" if network.version == 4 else "ipv6"
+
+
 @dataclass(frozen=True)
 class Route:
     """One route. ``prefix`` must have no host bits (ValueError).
@@ -51,12 +59,13 @@ class Route:
     metric: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prefix", str(ip_network(self.prefix)))
+        prefix, family = _canonical(self.prefix)
+        object.__setattr__(self, "prefix", prefix)
         for name in ("via", "source"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, str(ip_address(value)))
-        default = _IPV6_DEFAULT_METRIC if self.family == "ipv6" else 0
+        default = _IPV6_DEFAULT_METRIC if family == "ipv6" else 0
         if self.metric == default:
             object.__setattr__(self, "metric", None)
         if self.kind == "unicast" and self.device is None and self.via is None:
@@ -65,7 +74,7 @@ class Route:
     @property
     def family(self) -> Family:
         """Family of the prefix."""
-        return family_of(self.prefix)
+        return _canonical(self.prefix)[1]
 
     @property
     def key(self) -> tuple[int, str, int | None]:
@@ -95,7 +104,7 @@ class Rule:
         for name in ("source", "to"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, str(ip_network(value)))
+                object.__setattr__(self, name, _canonical(value)[0])
         if self.fwmark is not None and self.fwmask is None:
             object.__setattr__(self, "fwmask", 0xFFFFFFFF)
 

@@ -2,22 +2,20 @@
 
 Built on pyroute2's asyncio classes, with what they would get wrong pinned down: dumps are filtered by the kernel
 (strict checking), because a full BGP table parsed in Python would stall the event loop for seconds, and sockets in
-other namespaces are opened by us. Routes are written by :mod:`dataplane.route_writer`, for speed.
+other namespaces are opened by us. Routes are written and read by :mod:`dataplane.route_writer` and
+:mod:`dataplane.route_reader`, for speed.
 """
 
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from ipaddress import ip_interface, ip_network
 from typing import Any
 
 from pyroute2 import AsyncIPRoute  # type: ignore[import-untyped]
-from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST  # type: ignore[import-untyped]
 from pyroute2.netlink.exceptions import NetlinkError  # type: ignore[import-untyped]
-from pyroute2.netlink.rtnl import RTM_GETROUTE  # type: ignore[import-untyped]
-from pyroute2.netlink.rtnl.rtmsg import rtmsg  # type: ignore[import-untyped]
 
 from dataplane.diff import (
     AddAddress,
@@ -35,8 +33,9 @@ from dataplane.diff import (
 from dataplane.errors import Conflict, KernelError, KernelRefused, KernelTimeout
 from dataplane.model import ROUTE_PROTOCOL, TABLE_MAIN, Address, Family, KernelState, Link, Route, Rule
 from dataplane.namespace import entered, opened
-from dataplane.netlink_messages import address_from, link_from, route_from, rule_from
-from dataplane.route_writer import RouteWriter
+from dataplane.netlink_messages import address_from, link_from, rule_from
+from dataplane.route_reader import RouteReader
+from dataplane.route_writer import Attempt, Change, RouteWriter
 
 RCVBUF_BYTES = 1 << 26
 """With less, a burst of 10,000 changes by another process kills the socket (ENOBUFS, measured)."""
@@ -63,7 +62,7 @@ class Netlink:
         self._deadline_s = deadline_s
         self._make_link = make_link
         self._socket: Any = None
-        self._writer = RouteWriter(namespace)
+        self._writer, self._reader = RouteWriter(namespace), RouteReader(namespace)
 
     async def read(self, tables: Iterable[int]) -> KernelState:
         """Links, addresses, all rules, and the routes of these tables.
@@ -80,7 +79,7 @@ class Netlink:
             addresses = {address_from(m, names) async for m in await ip.get_addr()}
         routes: set[Route] = set()
         for table in tables:
-            routes |= await self._routes(table, ROUTE_PROTOCOL if table == TABLE_MAIN else 0, names.get)
+            routes |= self._reader.read(table, ROUTE_PROTOCOL if table == TABLE_MAIN else 0)
         rules = await self._rules()
         return KernelState(
             links=frozenset(links),
@@ -100,12 +99,12 @@ class Netlink:
     async def route(self, prefix: str, table: int, protocol: int = ROUTE_PROTOCOL) -> Route | None:
         """The route for exactly this prefix as the kernel holds it now; the one with the lowest metric if several."""
         wanted = str(ip_network(prefix))
-        found = [r for r in await self._routes(table, protocol, self._device_name) if r.prefix == wanted]
+        found = [r for r in self._reader.read(table, protocol) if r.prefix == wanted]
         return min(found, key=lambda route: route.metric or 0, default=None)
 
     async def routes(self, table: int, protocol: int = 0) -> frozenset[Route]:
         """All routes of a table; only those of one protocol unless it is 0. The kernel does the filtering."""
-        return frozenset(await self._routes(table, protocol, self._device_name))
+        return frozenset(self._reader.read(table, protocol))
 
     async def apply(self, ops: Iterable[Op]) -> None:
         """Perform these operations in order; what is not about links, addresses, routes or rules is a TypeError.
@@ -126,6 +125,26 @@ class Netlink:
     async def delete_route(self, route: Route) -> None:
         """Remove the route; no error when it is gone already."""
         self._writer.write("del", route)
+
+    async def change_routes(self, ops: Sequence[AddRoute | ReplaceRoute | DeleteRoute]) -> None:
+        """All of these at once, in order, many in one call of the kernel; one that fails keeps no other back.
+
+        Raises Conflict or KernelRefused for the first that failed: which others are done has to be read back. Nothing
+        in it waits, as in :meth:`replace_route`.
+        """
+        try:
+            self._writer.write_all([_change(op) for op in ops])
+        except KernelRefused as error:
+            if error.errno != errno.EEXIST:
+                raise
+            assert isinstance(error.op, Attempt)
+            route = error.op.route
+            raise Conflict(
+                (
+                    f"route {route.prefix} in table {route.table} was made by somebody else: "
+                    f"remove it, or choose another table",
+                )
+            ) from error
 
     async def delete_link(self, name: str) -> None:
         """Remove an interface; no error when it is gone already."""
@@ -150,18 +169,15 @@ class Netlink:
     async def close(self) -> None:
         """Close the sockets; they open again when needed."""
         self._writer.close()
+        self._reader.close()
         if self._socket is not None:
             ip, self._socket = self._socket, None
             ip.close()
 
     async def _perform(self, op: Op) -> None:
         match op:
-            case AddRoute(route):
-                self._add_route(route)
-            case ReplaceRoute(route):
-                self._writer.write("replace", route)
-            case DeleteRoute(route):
-                self._writer.write("del", route)
+            case AddRoute() | ReplaceRoute() | DeleteRoute():
+                await self.change_routes([op])
             case AddRule(rule):
                 await self._rule("add", rule)
             case DeleteRule(rule):
@@ -180,19 +196,6 @@ class Netlink:
                 await self.delete_link(name)
             case _:
                 raise TypeError(f"{op} is not about links, addresses, routes or rules")
-
-    def _add_route(self, route: Route) -> None:
-        try:
-            self._writer.write("add", route)
-        except KernelRefused as error:
-            if error.errno != errno.EEXIST:
-                raise
-            raise Conflict(
-                (
-                    f"route {route.prefix} in table {route.table} was made by somebody else: "
-                    f"remove it, or choose another table",
-                )
-            ) from error
 
     async def _rule(self, verb: str, rule: Rule) -> None:
         fields: dict[str, object] = {
@@ -230,22 +233,6 @@ class Netlink:
                 state="up" if link.up else "down",
             )
 
-    async def _routes(self, table: int, protocol: int, name_of: Callable[[int], str | None]) -> set[Route]:
-        found: set[Route] = set()
-        for family in _FAMILIES.values():
-            request = rtmsg()
-            request["family"] = family
-            request["proto"] = protocol
-            request["attrs"] = [("RTA_TABLE", table)]
-            async with self._call(f"read routes of table {table}") as ip:
-                try:
-                    messages = await ip.nlm_request(request, RTM_GETROUTE, NLM_F_DUMP | NLM_F_REQUEST)
-                    found |= {r async for m in messages if (r := route_from(m, name_of)) is not None}
-                except NetlinkError as error:
-                    if error.code != errno.ENOENT:  # a table that nobody has used yet
-                        raise
-        return {route for route in found if route.table == table}
-
     async def _rules(self) -> set[Rule]:
         found: set[Rule] = set()
         async with self._call("read rules") as ip:
@@ -266,13 +253,6 @@ class Netlink:
                 return socket.if_nametoindex(name)
             except OSError as error:
                 raise NetlinkError(error.errno or errno.ENODEV, f"no interface {name}") from error
-
-    def _device_name(self, index: int) -> str | None:
-        with entered(self._namespace):
-            try:
-                return socket.if_indextoname(index)
-            except OSError:
-                return None
 
     @asynccontextmanager
     async def _call(
@@ -296,3 +276,13 @@ class Netlink:
             if error.errno == errno.ENOBUFS:
                 raise KernelTimeout(op, self._deadline_s) from error
             raise KernelRefused(error.errno or 0, op) from error
+
+
+def _change(op: AddRoute | ReplaceRoute | DeleteRoute) -> Change:
+    match op:
+        case AddRoute(route):
+            return "add", route
+        case ReplaceRoute(route):
+            return "replace", route
+        case DeleteRoute(route):
+            return "del", route

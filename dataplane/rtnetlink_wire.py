@@ -68,23 +68,25 @@ class DumpDone:
 Message = RouteMessage | LinkMessage | AddressRemoved | DumpDone
 
 
-def dump_request(what: int, family: int, sequence: int, table: int = 0) -> bytes:
-    """A dump of links (RTM_GETLINK) or of one table's routes (RTM_GETROUTE, strict checking on)."""
+def dump_request(what: int, family: int, sequence: int, table: int = 0, protocol: int = 0) -> bytes:
+    """A dump of links (RTM_GETLINK) or of one table's routes (RTM_GETROUTE, strict checking on).
+
+    `protocol` 0 asks for the routes of all.
+    """
     if what == RTM_GETLINK:
         body = _IFINFOMSG.pack(family, 0, 0, 0, 0)
     else:
-        body = _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0) + _ATTRIBUTE.pack(8, _RTA_TABLE) + struct.pack("=I", table)
+        body = (
+            _RTMSG.pack(family, 0, 0, 0, 0, protocol, 0, 0, 0)
+            + _ATTRIBUTE.pack(8, _RTA_TABLE)
+            + struct.pack("=I", table)
+        )
     return _HEADER.pack(_HEADER.size + len(body), what, _NLM_F_REQUEST | _NLM_F_DUMP, sequence, 0) + body
 
 
 def parse(data: bytes) -> Iterator[Message]:
     """The messages of one datagram, in order; kinds that are of no interest are skipped."""
-    offset = 0
-    while offset + _HEADER.size <= len(data):
-        length, kind, _flags, sequence, _port = _HEADER.unpack_from(data, offset)
-        if length < _HEADER.size or offset + length > len(data):
-            return
-        body = data[offset + _HEADER.size : offset + length]
+    for kind, _flags, sequence, body in frames(data):
         if kind in (RTM_NEWROUTE, RTM_DELROUTE):
             message = _route(body, kind == RTM_NEWROUTE, sequence)
             if message is not None:
@@ -96,10 +98,21 @@ def parse(data: bytes) -> Iterator[Message]:
         elif kind in (NLMSG_DONE, NLMSG_ERROR):
             code = struct.unpack_from("=i", body)[0] if len(body) >= 4 else 0
             yield DumpDone(sequence, -code)
+
+
+def frames(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """(kind, flags, sequence, body) of each message of one datagram, up to one that is cut short."""
+    offset = 0
+    while offset + _HEADER.size <= len(data):
+        length, kind, flags, sequence, _port = _HEADER.unpack_from(data, offset)
+        if length < _HEADER.size or offset + length > len(data):
+            return
+        yield kind, flags, sequence, data[offset + _HEADER.size : offset + length]
         offset += (length + 3) & ~3
 
 
-def _attributes(body: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
+def attributes(body: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
+    """(kind, value) of each attribute of a message's body, from that offset on."""
     while offset + _ATTRIBUTE.size <= len(body):
         length, kind = _ATTRIBUTE.unpack_from(body, offset)
         if length < _ATTRIBUTE.size:
@@ -114,7 +127,7 @@ def _route(body: bytes, added: bool, sequence: int) -> RouteMessage | None:
         return None
     added = added and kind == _RTN_UNICAST  # a blackhole that takes a route's place ends it
     destination, index, via = _WHOLE[family], 0, None
-    for attribute, value in _attributes(body, _RTMSG.size):
+    for attribute, value in attributes(body, _RTMSG.size):
         if attribute == _RTA_DST:
             destination = socket.inet_ntop(family, value)
         elif attribute == _RTA_OIF:
@@ -129,7 +142,7 @@ def _route(body: bytes, added: bool, sequence: int) -> RouteMessage | None:
 def _link(body: bytes, gone: bool) -> LinkMessage:
     _family, _kind, index, flags, _change = _IFINFOMSG.unpack_from(body)
     name = ""
-    for attribute, value in _attributes(body, _IFINFOMSG.size):
+    for attribute, value in attributes(body, _IFINFOMSG.size):
         if attribute == _IFLA_IFNAME:
             name = value.rstrip(b"\0").decode()
     return LinkMessage(index, name, not gone and bool(flags & _IFF_UP), gone)

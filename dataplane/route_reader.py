@@ -1,0 +1,159 @@
+"""Reading one table's routes: filtered by the kernel, parsed by us.
+
+A dump is served within the calls that ask for it, so nothing waits here; a general library's parser (40 microseconds a
+route and more) is the only cost to save, and with a thousand pools it is what a reading costs.
+"""
+
+import errno
+import socket
+import struct
+from functools import lru_cache
+
+from dataplane.errors import KernelRefused, KernelTimeout
+from dataplane.model import Route, RouteKind
+from dataplane.namespace import entered
+from dataplane.rtnetlink_wire import (
+    NLMSG_DONE,
+    NLMSG_ERROR,
+    RTM_GETROUTE,
+    RTM_NEWROUTE,
+    attributes,
+    dump_request,
+    frames,
+)
+
+_SOL_NETLINK, _NETLINK_GET_STRICT_CHK = 270, 12
+_DATAGRAM_BYTES = 1 << 17
+_NLM_F_DUMP_INTR = 0x10
+_ATTEMPTS = 5
+_KINDS: dict[int, RouteKind] = {1: "unicast", 6: "blackhole", 7: "unreachable"}
+_RTMSG = struct.Struct("=BBBBBBBBI")
+_NUMBER = struct.Struct("=I")
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_PREFSRC, _RTA_METRICS, _RTA_TABLE = 1, 4, 5, 6, 7, 8, 15
+_RTAX_LOCK, _RTAX_MTU = 1, 2
+_WHOLE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
+
+
+class RouteReader:
+    """One namespace's socket for reading routes; opened at the first use, kept open."""
+
+    def __init__(self, namespace: str | None = None) -> None:
+        self._namespace = namespace
+        self._socket: socket.socket | None = None
+        self._sequence = 0
+
+    def read(self, table: int, protocol: int = 0) -> set[Route]:
+        """All routes of a table, of both families; only those of one protocol unless it is 0.
+
+        Kinds that we never make (multicast, multipath and others) are left out. Raises KernelRefused with the kernel's
+        errno; KernelTimeout when the table changes faster than it can be read.
+        """
+        op = f"read routes of table {table}"
+        names: dict[int, str | None] = {}
+        with entered(self._namespace):
+            try:
+                messages = [
+                    body for family in (socket.AF_INET, socket.AF_INET6) for body in self._dump(family, table, protocol)
+                ]
+            except BlockingIOError as error:
+                self.close()
+                raise KernelTimeout(op, 0) from error
+            except OSError as error:
+                self.close()
+                raise KernelRefused(error.errno or 0, op) from error
+            found = (_route(body, names) for body in messages)
+            return {route for route in found if route is not None and route.table == table}
+
+    def close(self) -> None:
+        """Close the socket; it opens again when needed."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _dump(self, family: int, table: int, protocol: int) -> list[bytes]:
+        """One family's messages. A dump during which the table changed is not trusted: it is done again."""
+        for _ in range(_ATTEMPTS):
+            found = self._dump_once(family, table, protocol)
+            if found is not None:
+                return found
+        raise BlockingIOError
+
+    def _dump_once(self, family: int, table: int, protocol: int) -> list[bytes] | None:
+        sock = self._open()
+        self._sequence += 1
+        sock.send(dump_request(RTM_GETROUTE, family, self._sequence, table, protocol))
+        found: list[bytes] = []
+        whole = True
+        while True:
+            data = sock.recv(_DATAGRAM_BYTES)
+            for kind, flags, sequence, body in frames(data):
+                if sequence != self._sequence:
+                    continue
+                whole = whole and not flags & _NLM_F_DUMP_INTR
+                if kind == RTM_NEWROUTE:
+                    found.append(body)
+                elif kind in (NLMSG_DONE, NLMSG_ERROR):
+                    code = -struct.unpack_from("=i", body)[0] if len(body) >= 4 else 0
+                    if code not in (0, errno.ENOENT):  # no such table: nobody has put a route there yet
+                        raise OSError(code, "dump refused")
+                    return found if whole else None
+
+    def _open(self) -> socket.socket:
+        if self._socket is None:
+            flags = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+            self._socket = socket.socket(socket.AF_NETLINK, flags, socket.NETLINK_ROUTE)
+            self._socket.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
+            self._socket.bind((0, 0))
+        return self._socket
+
+
+def _route(body: bytes, names: dict[int, str | None]) -> Route | None:
+    """A route; `names` remembers what the interfaces of this reading are called."""
+    family, length, _src, _tos, table, protocol, _scope, type_, _flags = _RTMSG.unpack_from(body)
+    kind = _KINDS.get(type_)
+    if family not in _WHOLE or kind is None:
+        return None
+    found = dict(attributes(body, _RTMSG.size))
+    gateway, index = found.get(_RTA_GATEWAY), found.get(_RTA_OIF)
+    if kind == "unicast" and gateway is None and index is None:
+        return None
+    device = None
+    if kind == "unicast" and index is not None:  # the kernel shows `lo` on IPv6 blackholes, which nobody asked for
+        number = _number(index)
+        if number not in names:
+            names[number] = _name(number)
+        device = names[number]
+    return Route(
+        prefix=f"{_text(family, found.get(_RTA_DST)) or _WHOLE[family]}/{length}",
+        table=_number(found[_RTA_TABLE]) if _RTA_TABLE in found else table,
+        device=device,
+        via=_text(family, gateway),
+        mtu_lock=_locked_mtu(found[_RTA_METRICS]) if _RTA_METRICS in found else None,
+        protocol=protocol,
+        kind=kind,
+        source=_text(family, found.get(_RTA_PREFSRC)),
+        metric=_number(found[_RTA_PRIORITY]) if _RTA_PRIORITY in found else None,
+    )
+
+
+@lru_cache(maxsize=64)
+def _locked_mtu(metrics: bytes) -> int | None:
+    found = dict(attributes(metrics, 0))
+    if not _number(found.get(_RTAX_LOCK, b"\0\0\0\0")) & 1 << _RTAX_MTU or _RTAX_MTU not in found:
+        return None
+    return _number(found[_RTAX_MTU])
+
+
+def _text(family: int, value: bytes | None) -> str | None:
+    return None if value is None else socket.inet_ntop(family, value)
+
+
+def _number(value: bytes) -> int:
+    return int(_NUMBER.unpack(value)[0])
+
+
+def _name(index: int) -> str | None:
+    try:
+        return socket.if_indextoname(index)
+    except OSError:
+        return None
