@@ -11,6 +11,7 @@ import typer
 from bgplb_lab import control, faults, report, roles, scenario, script, stage, world
 from bgplb_lab.absence import Without
 from bgplb_lab.errors import LabError, NotFound
+from bgplb_lab.topology import Family
 from rich.console import Console
 from rich.table import Table
 
@@ -277,6 +278,9 @@ def heal(
     act_on(lab_id, lambda lab: faults.heal_all(lab, say) if name is None else faults.heal(lab, name, on, value))
 
 
+FamilyOption = Annotated[
+    Family, typer.Option("--family", help="IP versions of the probes; with both, a number counts only if both answer.")
+]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the record here.", show_default=False)]
 PictureOption = Annotated[Path | None, typer.Option("--picture", help="Write the picture here, an SVG.")]
 
@@ -296,6 +300,13 @@ def check_writable(*paths: Path | None) -> None:
             raise typer.BadParameter(f"{path} can't be written")
 
 
+def probed_world(lab_id: str | None, family: Family) -> world.World:
+    """A lab that does not stand yet, and what its probes will ask over."""
+    lab = world.World(lab_id or world.new_lab_id(), say)
+    lab.family = family
+    return lab
+
+
 @app.command()
 def demo(
     json_file: JsonOption = None,
@@ -304,6 +315,7 @@ def demo(
         str | None, typer.Option("--id", help="Name of the lab; a random one unless given.", show_default=False)
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the lab standing, to look at.")] = False,
+    family: FamilyOption = Family.BOTH,
 ) -> None:
     """Make the lab, cut the power of the active gateway under probes, drain back, check everything, remove the lab.
 
@@ -315,7 +327,7 @@ def demo(
     """
     check_writable(json_file, picture_file)
     with telling_errors():
-        result = scenario.demo(world.World(lab_id or world.new_lab_id(), say), keep)
+        result = scenario.demo(probed_world(lab_id, family), keep)
         write(json_file, json.dumps(result.document, indent=2) + "\n")
         write(picture_file, result.svg)
         out.print(report.demo_tables(result.document))
@@ -365,6 +377,7 @@ def failover(
         str | None, typer.Option("--id", help="Name of the lab; a random one unless given.", show_default=False)
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the lab standing, to look at.")] = False,
+    family: FamilyOption = Family.BOTH,
 ) -> None:
     """Power cuts of the active gateway, one after the other: outage against floor, return, drain back.
 
@@ -376,9 +389,10 @@ def failover(
     Examples:
       bgplb lab bench failover --runs 30 --json bench.json
       bgplb lab bench failover --runs 30 --without etcd
+      bgplb lab bench failover --runs 10 --family 6
     """
     check_writable(json_file)
     with telling_errors():
-        document = scenario.bench_failover(world.World(lab_id or world.new_lab_id(), say), runs, keep, without)
+        document = scenario.bench_failover(probed_world(lab_id, family), runs, keep, without)
         write(json_file, json.dumps(document, indent=2) + "\n")
         out.print(report.bench_table(document))

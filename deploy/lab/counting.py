@@ -1,7 +1,7 @@
 """Counting probes: pure functions from stamps to figures."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 LATE_AFTER_MS = 20.0
@@ -21,7 +21,8 @@ class Counts:
 
     `lost` were never answered, `late` were answered after `late_after_ms`; both count as lost for the outage, which is
     the longest run of such numbers x interval. `outage_first` is the number with which that run begins (None when there
-    is no such run).
+    is no such run). `families`: the same by IP version, where several were asked; a number is then answered when it
+    was answered over each of them.
     """
 
     interval_ms: float
@@ -31,6 +32,7 @@ class Counts:
     outage_ms: float
     outage_first: int | None
     sched_gaps: tuple[SchedulingGap, ...]
+    families: Mapping[str, "Counts"] = field(default_factory=dict)
 
     @property
     def sched_gap_ms(self) -> float:
@@ -55,6 +57,14 @@ def arrivals(sent: int, answers: Iterable[tuple[int, int]]) -> list[int | None]:
         if 0 <= number < sent and first[number] is None:
             first[number] = stamp_ns
     return first
+
+
+def answered_by_all(arrivals_by_family: Iterable[Sequence[int | None]]) -> list[int | None]:
+    """Per number the last of the arrivals, None where one is missing. Raises ValueError when the lengths differ."""
+    return [
+        None if any(stamp is None for stamp in stamps) else max(stamp for stamp in stamps if stamp is not None)
+        for stamps in zip(*arrivals_by_family, strict=True)
+    ]
 
 
 def answered_in_time(

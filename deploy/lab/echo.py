@@ -46,7 +46,7 @@ def echo_tcp(addresses: list[str], port: int) -> None:
         while True:
             for key, _ in selector.select():
                 if key.fileobj in servers:
-                    connection, _ = key.fileobj.accept()  # type: ignore[union-attr]
+                    connection, _ = key.fileobj.accept()
                     connection.settimeout(5.0)
                     selector.register(connection, selectors.EVENT_READ)
                     continue

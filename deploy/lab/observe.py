@@ -1,7 +1,7 @@
 """What the daemons and the machines say: replicas by their admin sockets, the edge by its kernel and WireGuard."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,13 +134,38 @@ def gateway_devices(world: World, edge: str) -> dict[str, str]:
     }
 
 
-def steering(world: World, edge: str = "edge-1", prefix: str = topology.POOL_PREFIX) -> Steering:
-    """Read the edge's kernel and WireGuard; an interface without our alias shows as itself."""
+def steering(world: World, edge: str = "edge-1") -> Steering:
+    """Read the edge's kernel and WireGuard; an interface without our alias shows as itself.
+
+    Where the prefixes of the pool differ, all that was found of any is told, and which prefixes nobody has.
+    """
     devices = gateway_devices(world, edge)
+    dumps = {name: believed(world.inside(edge, "wg", "show", device, "dump")) for device, name in devices.items()}
+    found = [steering_of(world, edge, prefix, devices, dumps) for prefix in topology.POOL_PREFIXES]
+    return Steering(
+        agreed([seen.routes for seen in found]),
+        agreed([seen.allowed for seen in found]),
+        agreed([seen.announced for seen in found]),
+    )
+
+
+def agreed(names: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """What is said of each prefix of the pool, as one answer."""
+    if len(set(names)) == 1:
+        return names[0]
+    nobody = {f"nobody for {prefix}" for prefix, said in zip(topology.POOL_PREFIXES, names, strict=True) if not said}
+    return tuple(sorted(nobody.union(*names)))
+
+
+def steering_of(
+    world: World, edge: str, prefix: str, devices: Mapping[str, str], dumps: Mapping[str, list[list[str]]]
+) -> Steering:
+    """The same for one prefix, which may be in no table. `dumps`: allowed IPs of the peers of each gateway's tunnel."""
 
     def routed(table: str) -> tuple[str, ...]:
+        family = "-6" if ":" in prefix else "-4"
         try:
-            text = world.inside(edge, "ip", "-j", "route", "show", "table", table, "exact", prefix)
+            text = world.inside(edge, "ip", family, "-j", "route", "show", "table", table, "exact", prefix)
         except LabError as absent:
             if "table does not exist" in str(absent):
                 return ()
@@ -148,9 +173,7 @@ def steering(world: World, edge: str = "edge-1", prefix: str = topology.POOL_PRE
         found = [str(route.get("dev", route.get("type"))) for route in json.loads(text or "[]")]
         return tuple(sorted(devices.get(device, device) for device in found))
 
-    allowed = []
-    for device, gateway in devices.items():
-        allowed += [gateway for ips in believed(world.inside(edge, "wg", "show", device, "dump")) if prefix in ips]
+    allowed = [gateway for gateway, peers in dumps.items() for ips in peers if prefix in ips]
     return Steering(routed("main"), tuple(sorted(allowed)), routed(str(topology.SIGNAL_TABLE)))
 
 
@@ -167,12 +190,13 @@ def believed(dump: str) -> list[list[str]]:
 def left_on(world: World, gateway: str, like: str) -> tuple[str, ...]:
     """What a gateway that lost the pool still has of it; `like` is a gateway whose rules are known to be right."""
     left = []
-    if f"{topology.POOL_PREFIX} " in bird_route(world, gateway, topology.POOL_PREFIX):
-        left.append(f"{gateway}'s BIRD still has {topology.POOL_PREFIX}")
+    for prefix in topology.POOL_PREFIXES:
+        if f"{prefix} " in bird_route(world, gateway, prefix):
+            left.append(f"{gateway}'s BIRD still has {prefix}")
     seen = steering(world)
     for what, names in (("steers to", seen.routes), ("believes", seen.allowed), ("hears", seen.announced)):
         if gateway in names:
-            left.append(f"the edge {what} {gateway} for {topology.POOL_PREFIX}")
+            left.append(f"the edge {what} {gateway} for {topology.POOL}")
     extra = our_rules(world, gateway) - our_rules(world, like)
     left += [f"{gateway} has a rule that {like} has not: {rule}" for rule in sorted(extra)]
     return tuple(left)
@@ -190,7 +214,7 @@ def bird_route(world: World, machine: str, prefix: str) -> str:
 
 def our_rules(world: World, machine: str) -> set[str]:
     """Our policy rules of a machine, as iproute2 prints them."""
-    lines = world.inside(machine, "ip", "-d", "rule").splitlines()
+    lines = [line for family in ("-4", "-6") for line in world.inside(machine, "ip", family, "-d", "rule").splitlines()]
     return {" ".join(line.split()) for line in lines if line.split()[-1:] == ["77"] and "proto" in line}
 
 

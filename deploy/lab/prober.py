@@ -1,9 +1,10 @@
 """Numbered UDP requests on an absolute schedule, one process sending and one receiving; standard library only.
 
-Run in the client as `python -I -S prober.py ADDRESS PORT INTERVAL_US COUNT OUT`; COUNT 0 means until SIGTERM.
-Stamps are CLOCK_MONOTONIC in ns, which is one clock for all machines of the lab. Files, all of 64-bit integers in the
-machine's byte order: `OUT.sent` (the stamp of sequence number i at place i), `OUT.answers` (pairs of sequence number
-and stamp of arrival); `OUT.start` (text) holds the stamp at which number 0 is due, and appears before it is sent.
+Run in the client as `python -I -S prober.py PORT INTERVAL_US COUNT OUT ADDRESS...`; COUNT 0 means until SIGTERM. Each
+number is sent to every address, one after the other, under one stamp. Stamps are CLOCK_MONOTONIC in ns, which is one
+clock for all machines of the lab. Files, all of 64-bit integers in the machine's byte order: `OUT.sent` (the stamp of
+sequence number i at place i), `OUT.answers` (in threes: place of the address, sequence number, stamp of arrival);
+`OUT.start` (text) holds the stamp at which number 0 is due, and appears before it is sent.
 
 Sender and receiver are two processes, not threads: neither waits for the other's interpreter lock, so a stamp is as
 late as the scheduler makes it and no later.
@@ -41,7 +42,7 @@ def write_whole(path: str, data: bytes) -> None:
     Path(path + ".new").replace(path)
 
 
-def receive(connection: socket.socket, nonce: int, parent: int, out: str) -> None:
+def receive(connection: socket.socket, nonce: int, addresses: int, parent: int, out: str) -> None:
     """Stamp each answer on arrival until SIGTERM, or until the sender is gone."""
     answers = array.array("q")
     append, unpack, now, read = answers.append, PAYLOAD.unpack, time.monotonic_ns, connection.recv
@@ -56,19 +57,21 @@ def receive(connection: socket.socket, nonce: int, parent: int, out: str) -> Non
             stamp_ns = now()
             if len(data) == PAYLOAD.size:
                 number, run = unpack(data)
-                if run == nonce:
+                if 0 <= run - nonce < addresses:
+                    append(run - nonce)
                     append(number)
                     append(stamp_ns)
     except Stop:
         pass
-    write_whole(out + ".answers", answers.tobytes()[: len(answers) // 2 * 16])
+    write_whole(out + ".answers", answers.tobytes()[: len(answers) // 3 * 24])
 
 
 def send(
-    connection: socket.socket, target: tuple[str, int], nonce: int, interval_ns: int, count: int, out: str
+    connection: socket.socket, targets: list[tuple[str, int]], nonce: int, interval_ns: int, count: int, out: str
 ) -> None:
     """Send number i at start + i x interval, late ones at once, until `count` or SIGTERM."""
     stamps = array.array("q")
+    numbered = [(nonce + place, target) for place, target in enumerate(targets)]
     append, pack, now, sleep, put = stamps.append, PAYLOAD.pack, time.monotonic_ns, time.sleep, connection.sendto
     # A flag and no exception: an exception could come between a stamp and its send, and that number would seem lost.
     stopping: list[int] = []
@@ -81,8 +84,9 @@ def send(
         if wait_ns > 0:
             sleep(wait_ns / 1e9)
         append(now())
-        with contextlib.suppress(OSError):  # no route just now: it stays unanswered and counts as lost
-            put(pack(number, nonce), target)
+        for run, target in numbered:
+            with contextlib.suppress(OSError):  # no route just now: it stays unanswered and counts as lost
+                put(pack(number, run), target)
         number += 1
     time.sleep(GRACE_S)
     write_whole(out + ".sent", stamps.tobytes())
@@ -90,18 +94,21 @@ def send(
 
 def main() -> None:
     """Start the receiver, send, wait for the receiver's file."""
-    address, port, interval_us, count, out = sys.argv[1:6]
+    port, interval_us, count, out, *addresses = sys.argv[1:]
+    targets = [(address if ":" in address else f"::ffff:{address}", int(port)) for address in addresses]
     gc.disable()
-    nonce = secrets.randbits(63)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
+    nonce = secrets.randbits(62)
+    # One socket for both families: an IPv4 address is written as an IPv6 one (RFC 4291 section 2.5.5.2).
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as connection:
+        connection.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-        connection.bind(("0.0.0.0", 0))
+        connection.bind(("::", 0))
         parent = os.getpid()
         receiver = os.fork()
         if receiver == 0:
-            receive(connection, nonce, parent, out)
+            receive(connection, nonce, len(targets), parent, out)
             return
-        send(connection, (address, int(port)), nonce, int(interval_us) * 1000, int(count), out)
+        send(connection, targets, nonce, int(interval_us) * 1000, int(count), out)
         os.kill(receiver, signal.SIGTERM)
         os.waitpid(receiver, 0)
 

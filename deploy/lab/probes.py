@@ -4,8 +4,8 @@ import array
 import json
 import secrets
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,36 @@ END_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class ProbeRun:
-    """What a finished prober saw; stamps are CLOCK_MONOTONIC in ns."""
+    """What a finished prober saw; stamps are CLOCK_MONOTONIC in ns, arrivals by IP version."""
 
     start_ns: int
     interval_ms: float
     sent_ns: Sequence[int]
-    arrived_ns: Sequence[int | None]
+    arrived_by: Mapping[str, Sequence[int | None]]
+
+    @property
+    def arrived_ns(self) -> Sequence[int | None]:
+        """When a number had been answered over all IP versions that were asked; None if one never did."""
+        return counting.answered_by_all(self.arrived_by.values())
 
     @property
     def counts(self) -> counting.Counts:
         """The figures of this run."""
-        return counting.count(self.sent_ns, self.arrived_ns, self.interval_ms)
+        whole = counting.count(self.sent_ns, self.arrived_ns, self.interval_ms)
+        if len(self.arrived_by) == 1:
+            return whole
+        return replace(
+            whole,
+            families={
+                version: counting.count(self.sent_ns, arrived, self.interval_ms)
+                for version, arrived in self.arrived_by.items()
+            },
+        )
 
     def cut(self, first: int, last: int) -> "ProbeRun":
         """The part of the run with the numbers first <= n < last, renumbered from 0."""
-        sent, arrived = self.sent_ns[first:last], self.arrived_ns[first:last]
+        sent = self.sent_ns[first:last]
+        arrived = {version: arrived[first:last] for version, arrived in self.arrived_by.items()}
         return ProbeRun(sent[0] if sent else self.start_ns, self.interval_ms, sent, arrived)
 
 
@@ -47,14 +62,18 @@ class Prober:
         world: World,
         count: int = 0,
         machine: str = PROBE_MACHINE,
-        target: str = topology.SERVICE_ADDRESS,
-        port: int = topology.UDP_PORT,
+        family: topology.Family | None = None,
     ) -> None:
-        """Start it; `count` 0 means until `stop`. Returns once it is sending."""
+        """Start it; `count` 0 means until `stop`. Asks the service over `family`, by default over the world's.
+
+        Returns once it is sending.
+        """
         self.world, self.machine, self.count = world, machine, count
+        self.services = (family or world.family).services
         self.name = f"prober-{secrets.token_hex(3)}"
         self.out = world.path_in(machine, FOLDER) / self.name
-        arguments = (target, str(port), str(INTERVAL_US), str(count), f"{FOLDER}/{self.name}")
+        numbers = (str(topology.UDP_PORT), str(INTERVAL_US), str(count))
+        arguments = (*numbers, f"{FOLDER}/{self.name}", *self.services.values())
         argv = ("nice", "-n", "-10", *own_programs().script("prober", *arguments))
         service = {"name": self.name, "argv": argv, "restart_after_s": None}
         world.command(machine, {"cmd": "add", "service": service})
@@ -85,8 +104,12 @@ class Prober:
         answers, sent = array.array("q"), array.array("q")
         answers.frombytes(self.file(".answers", "the prober to end", remaining_s + END_TIMEOUT_S))
         sent.frombytes(self.file(".sent", "the prober's record", END_TIMEOUT_S))
-        pairs = zip(answers[0::2], answers[1::2], strict=True)
-        return ProbeRun(self.start_ns, INTERVAL_US / 1000, sent, counting.arrivals(len(sent), pairs))
+        arrived: dict[str, Sequence[int | None]] = {}
+        for index, version in enumerate(self.services):
+            triples = zip(answers[0::3], answers[1::3], answers[2::3], strict=True)
+            own = ((number, stamp) for address, number, stamp in triples if address == index)
+            arrived[version] = counting.arrivals(len(sent), own)
+        return ProbeRun(self.start_ns, INTERVAL_US / 1000, sent, arrived)
 
 
 class RouteWatch:

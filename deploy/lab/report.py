@@ -1,7 +1,7 @@
 """What a demo or a bench tells: JSON for programs, tables for people. Pure but for the table's terminal."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bgplb_lab.checks import Check, Facts
@@ -27,6 +27,15 @@ def probe_json(counts: Counts) -> dict[str, Any]:
         "late": counts.late,
         "outage_ms": counts.outage_ms,
         "sched_gap_ms": round(counts.sched_gap_ms, 3),
+        **({"families": families_json(counts)} if counts.families else {}),
+    }
+
+
+def families_json(counts: Counts) -> dict[str, Any]:
+    """What was lost over each IP version; the figures around it take a number for lost when it is so over any."""
+    return {
+        version: {"lost": own.lost, "late": own.late, "outage_ms": own.outage_ms}
+        for version, own in counts.families.items()
     }
 
 
@@ -60,6 +69,7 @@ def demo_tables(document: Mapping[str, Any]) -> Group:
     figures.add_column("meaning", style="dim")
     rows = [
         ("outage", f"{probe['outage_ms']:.0f} ms", "longest run of lost probes, one a millisecond"),
+        *family_rows(probe),
         ("lost", str(probe["lost"]), f"of {probe['sent']} probes around the cut, {probe['late']} late"),
         ("floor", milliseconds(document["floor_ms"]), "what BIRD and BFD alone need, same cut, unmanaged prefix"),
         ("outage / floor", "unknown" if document["ratio"] is None else f"{document['ratio']:.2f}", "1 is perfect"),
@@ -71,6 +81,14 @@ def demo_tables(document: Mapping[str, Any]) -> Group:
     for row in rows:
         figures.add_row(*row)
     return Group(figures, check_table(document["checks"]), Text(f"took {document['took_s']:.0f} s"))
+
+
+def family_rows(probe: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The outage over each IP version, where both were asked."""
+    return [
+        (f"outage, IPv{version}", f"{own['outage_ms']:.0f} ms", f"{own['lost']} lost, {own['late']} late")
+        for version, own in probe.get("families", {}).items()
+    ]
 
 
 def milliseconds(value: float | None) -> str:
@@ -116,6 +134,7 @@ class Cut:
     phases_ms: Mapping[str, float]
     executed: int = 0
     adopted_s: float | None = None
+    outage_by_family: Mapping[str, float] = field(default_factory=dict)
 
 
 def bench_json(cuts: Sequence[Cut], without: str | None = None) -> dict[str, Any]:
@@ -132,6 +151,10 @@ def bench_json(cuts: Sequence[Cut], without: str | None = None) -> dict[str, Any
         "runs": len(cuts),
         "floor_ms": [round(cut.floor_ms, 3) for cut in cuts],
         "outage_ms": [cut.outage_ms for cut in cuts],
+        "outage_ms_by_family": {
+            version: [cut.outage_by_family[version] for cut in cuts]
+            for version in sorted({version for cut in cuts for version in cut.outage_by_family})
+        },
         "ratio": [round(value, 4) for value in ratios],
         "ratio_median": round(median(ratios), 4),
         "ratio_p99": round(nearest_rank(ratios, 99), 4),
@@ -172,6 +195,8 @@ def bench_table(document: Mapping[str, Any]) -> Table:
         values = [value for value in document[key] if value is not None]
         if values:
             table.add_row(name, f"{median(values):.3g}", f"{max(values):.4g}")
+    for version, values in document["outage_ms_by_family"].items():
+        table.add_row(f"outage, IPv{version} (ms)", f"{median(values):.3g}", f"{max(values):.4g}")
     for phase in sorted({name for phases in document["phases_ms"] for name in phases}):
         values = [phases[phase] for phases in document["phases_ms"] if phase in phases]
         table.add_row(f"phase: {phase} (ms)", f"{median(values):.3g}", f"{max(values):.4g}")

@@ -178,7 +178,9 @@ def cut_and_return(
     prober.wait_until(prober.due_now() + AFTER_PROBES)
     run = prober.stop()
     floor_ns = watch.first_after(t0_ns, "del", topology.SIGNAL_TABLE, topology.FLOOR_PREFIX)
-    steered_ns = watch.first_after(t0_ns, "new", 254, topology.POOL_PREFIX)
+    steered = [watch.first_after(t0_ns, "new", 254, prefix) for prefix in topology.POOL_PREFIXES]
+    moved = [stamp for stamp in steered if stamp is not None]
+    steered_ns = max(moved) if len(moved) == len(steered) else None
     return PowerCut(
         before,
         after,
@@ -302,7 +304,7 @@ def facts_of(
 
 
 def phases_of(cut: PowerCut) -> dict[str, float]:
-    """Times from the daemons' own record, and `steered`: T0 to the route's replacement as the edge's kernel told it."""
+    """Times from the daemons' own record, and `steered`: T0 to the last route's replacement, by the edge's kernel."""
     phases = observe.phases_since(cut.after, observe.last_seq(cut.before))
     return phases if cut.steered_ms is None else {**phases, "steered": cut.steered_ms}
 
@@ -319,9 +321,11 @@ def scene_of(cut: PowerCut) -> picture.Scene:
     if cut.floor_ms is not None and cut.steered_ms is not None:
         bars.append(("the edge is told, decides and steers", cut.floor_ms, max(cut.floor_ms, cut.steered_ms)))
     floor = report.milliseconds(cut.floor_ms)
+    services = topology.Family.BOTH.services
+    asked = " and ".join(services[version] for version in cut.run.arrived_by)
     return picture.Scene(
         title=f"{OWNER} loses its power, {cut.target} takes over",
-        subtitle=f"one probe a millisecond to {topology.SERVICE_ADDRESS}; outage {outage_ms:.0f} ms, of which {floor}"
+        subtitle=f"one probe a millisecond to {asked}; outage {outage_ms:.0f} ms, of which {floor}"
         " is what BIRD and BFD need",
         points=points,
         outage_ms=outage_ms,
@@ -365,6 +369,7 @@ def cut_of(cut: PowerCut, floor_ms: float, drain: Drain) -> report.Cut:
     return report.Cut(
         floor_ms=floor_ms,
         outage_ms=outage.outage_ms,
+        outage_by_family={version: counts.outage_ms for version, counts in outage.families.items()},
         lost=outage.lost,
         late=outage.late,
         sched_gap_ms=outage.sched_gap_ms,

@@ -8,6 +8,7 @@ management network: etcd-1..3, orch-1..3, edge-1, gw-a, gw-b
 """
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 POOL = "external-ip-pool-1"
 POOL_PREFIX = "192.0.2.0/26"
@@ -36,6 +37,20 @@ BRIDGES = ("client-tr", "transit-edge", "edge-nat-a", "edge-nat-b", "nat-a-gw-a"
 OUR_BIRD_FOLDER = "/run/bgplb/bird"
 OUR_BIRD_SOCKET = "/run/bgplb/bird.ctl"
 OPERATOR_BIRD_SOCKET = "/run/bird/bird.ctl"
+
+
+class Family(StrEnum):
+    """The IP versions over which probes ask the service."""
+
+    IPV4 = "4"
+    IPV6 = "6"
+    BOTH = "both"
+
+    @property
+    def services(self) -> dict[str, str]:
+        """The service's address by IP version."""
+        every = {"4": SERVICE_ADDRESS, "6": SERVICE_ADDRESS_IPV6}
+        return {version: address for version, address in every.items() if self in (Family.BOTH, version)}
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ class World:
         self.specs_folder = self.run_folder / "nodes"
         self.programs = own_programs()
         self.machines = topology.machines(self.programs)
+        self.family = topology.Family.BOTH
+        """What probes ask over, unless they are told otherwise."""
 
     # What exists
 

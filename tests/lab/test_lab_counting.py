@@ -1,7 +1,9 @@
 """Counting probes: pure arithmetic."""
 
 import pytest
-from bgplb_lab.counting import arrivals, count, longest_run, median, nearest_rank
+from bgplb_lab import observe
+from bgplb_lab.counting import answered_by_all, arrivals, count, longest_run, median, nearest_rank
+from bgplb_lab.probes import ProbeRun
 
 MS = 1_000_000
 
@@ -87,3 +89,32 @@ def test_no_values_have_no_rank() -> None:
         nearest_rank([], 50)
     with pytest.raises(ValueError):
         median([])
+
+
+def test_a_number_counts_as_answered_when_both_families_answered_it() -> None:
+    assert answered_by_all([[10, None, 12, None], [11, 9, None, None]]) == [11, None, None, None]
+    assert answered_by_all([[10, None]]) == [10, None]
+    with pytest.raises(ValueError, match="shorter"):
+        answered_by_all([[1, 2], [1]])
+
+
+def test_the_outage_of_both_families_together_is_that_of_either() -> None:
+    sent = [number * 1_000_000 for number in range(10)]
+    ipv4: list[int | None] = [stamp + 100 for stamp in sent]
+    ipv6 = list(ipv4)
+    ipv4[2:5], ipv6[4:7] = [None] * 3, [None] * 3
+    counts = ProbeRun(0, 1.0, sent, {"4": ipv4, "6": ipv6}).counts
+    assert (counts.lost, counts.outage_ms, counts.outage_first) == (5, 5.0, 2)
+    assert {version: (own.lost, own.outage_ms) for version, own in counts.families.items()} == {
+        "4": (3, 3.0),
+        "6": (3, 3.0),
+    }
+    assert counts.families == ProbeRun(0, 1.0, sent, {"4": ipv4, "6": ipv6}).cut(0, 10).counts.families
+    assert ProbeRun(0, 1.0, sent, {"6": ipv6}).counts.families == {}
+
+
+def test_what_several_prefixes_of_a_pool_say_is_one_answer_only_if_they_agree() -> None:
+    assert observe.agreed([("gw-b",), ("gw-b",)]) == ("gw-b",)
+    assert observe.agreed([("gw-b",), ("gw-a",)]) == ("gw-a", "gw-b")
+    assert observe.agreed([(), ()]) == ()
+    assert observe.agreed([("gw-b",), ()]) == ("gw-b", "nobody for 2001:db8:2::/64")

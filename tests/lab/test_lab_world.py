@@ -85,7 +85,7 @@ def test_three_etcd_members_agree(lab: World) -> None:
 def test_probes_through_the_service_see_exactly_the_cut(lab: World) -> None:
     # From the NAT box straight to the gateway: the service's DNAT, the LAN and the pod, without tunnel and edge.
     lab.inside("nat-a", "ip", "route", "replace", topology.SERVICE_ADDRESS, "via", "10.0.1.11")
-    prober = Prober(lab, count=1600, machine="nat-a")
+    prober = Prober(lab, count=1600, machine="nat-a", family=topology.Family.IPV4)
     prober.wait_until(500)
     before_ns = time.monotonic_ns()
     cut_ns = faults.strike(lab, "link-cut", "worker-1")
