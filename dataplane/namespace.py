@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dataplane.capabilities import Capability, raised
 from dataplane.errors import KernelRefused
 
 NETNS_DIR = Path("/run/netns")
@@ -60,5 +61,6 @@ def opened(namespace: str) -> Iterator[int]:
 
 
 def _setns(descriptor: int, what: str) -> None:
-    if _libc.setns(descriptor, _CLONE_NEWNET) != 0:
-        raise KernelRefused(ctypes.get_errno(), f"to enter {what}")
+    with raised(Capability.SYS_ADMIN):
+        if _libc.setns(descriptor, _CLONE_NEWNET) != 0:
+            raise KernelRefused(ctypes.get_errno(), f"to enter {what}")

@@ -20,6 +20,9 @@ PACKAGES: dict[Program, str] = {
 FOLDERS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
 """Where programs are looked for: PATH is not asked, since a daemon with our rights must not follow it."""
 
+_UMASK = 0o022
+"""Not the daemons' own: what `ip netns add` makes below /run is not only ours, and holds no secret."""
+
 _ENVIRONMENT = {"PATH": ":".join(FOLDERS), "LC_ALL": "C"}
 
 
@@ -51,6 +54,7 @@ async def run(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=_ENVIRONMENT,
+        umask=_UMASK,
     )
     what = " ".join([program, *arguments])
     try:
@@ -84,6 +88,7 @@ async def start_detached(program: Program, *arguments: str, namespace: str | Non
         close_fds=True,
         cwd="/",
         env=_ENVIRONMENT,
+        umask=_UMASK,
     )
     what = " ".join([program, *arguments])
     try:

@@ -39,6 +39,7 @@ from orchestrator.store.keys import Keys
 from orchestrator.store.lease import Session
 from orchestrator.store.opening import open_store
 from orchestrator.store.port import Store
+from orchestrator.wiring.hardening import make_folder
 from orchestrator.wiring.process import (
     DONE,
     VERSION,
@@ -85,7 +86,7 @@ async def machine(config: Agent, clock: BootClock) -> Machine:
     """Take possession: the instance's lock, the key, kernel, BIRD's files. Raises one error that says what fails."""
     instance = Instance(config.state_dir, new_id)
     key = ensure_private_key(config.wireguard.private_key_file)
-    config.bird.config_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    make_folder(config.bird.config_dir)
     netlink = Netlink()
     bird = Bird(BirdClient(config.bird.socket, timeout_s=BIRD_TIMEOUT_S))
     applier = Applier(bird, clock, config_file=config.bird.config_file, announce_file=config.bird.announce_file)

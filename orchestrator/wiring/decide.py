@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -27,6 +28,7 @@ from orchestrator.store.lease import Session
 from orchestrator.store.mirror import Mirror
 from orchestrator.store.opening import open_store
 from orchestrator.store.port import Store
+from orchestrator.wiring.hardening import make_folder
 from orchestrator.wiring.process import (
     DONE,
     VERSION,
@@ -176,6 +178,8 @@ async def main(config: OrchestratorConfig) -> int:
     registry.register(_Collector(replica))
     http = HttpServer(config.http.listen, registry, replica.ready) if config.http.listen else None
     try:
+        with suppress(OSError):  # where it can't be made, the socket says so
+            make_folder(config.run_dir)
         await admin.start()
         if http is not None:
             await http.start()

@@ -20,6 +20,7 @@ from orchestrator.agents.statefile import StateFileError
 from orchestrator.http import HttpError
 from orchestrator.store.port import StoreError
 from orchestrator.store.records import RecordError
+from orchestrator.wiring.hardening import Privileges, harden
 
 VERSION = version("bgplb")
 
@@ -70,14 +71,21 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
-def run(main: Coroutine[Any, Any, int]) -> int:
-    """Run a daemon's coroutine; what it can't go on with becomes one log line and an exit code."""
+def run(main: Coroutine[Any, Any, int], privileges: Privileges | None = None) -> int:
+    """Run a daemon's coroutine; what it can't go on with becomes one log line and an exit code.
+
+    With `privileges` the whole process first gives up all others, for good.
+    """
     try:
+        if privileges is not None:
+            harden(privileges)
         return asyncio.run(main)
     except BaseExceptionGroup as group:
         return _ended(group)
     except Exception as error:  # noqa: BLE001 - `_ended` raises again what it does not know
         return _ended(error)
+    finally:
+        main.close()  # of use only if it was never begun
 
 
 def _ended(error: BaseException) -> int:
