@@ -101,8 +101,8 @@ def tunnel_ipv6_addresses(group: EdgeGatewaySpec, slot: int, edge_index: int) ->
     return str(IPv6Address(block)), str(IPv6Address(block + 1)), str(IPv6Address(probe))
 
 
-def speaks_ipv6(pools: Iterable[PoolSpec]) -> bool:
-    """Whether any of these pools has an IPv6 prefix: then the tunnels of their group have IPv6 addresses, too."""
+def needs_ipv6(pools: Iterable[PoolSpec]) -> bool:
+    """Whether any of these pools has an IPv6 prefix: then the tunnels of their group get, and keep, IPv6 addresses."""
     return any(":" in prefix for pool in pools for prefix in pool.addresses)
 
 
@@ -113,7 +113,7 @@ def agent_bases(
 ) -> dict[Key, AgentBase]:
     """The base of every edge and gateway of a group. A tunnel appears once both ends have published a public key."""
     pools = tuple(pools)
-    ipv6 = speaks_ipv6(pools)
+    ipv6 = group.ipv6 or needs_ipv6(pools)
     accept = tuple(sorted({prefix for pool in pools for prefix in pool.addresses}))
     at_edge: dict[str, list[Tunnel]] = {edge.name: [] for edge in group.edges}
     at_node: dict[str, list[Tunnel]] = {gateway: [] for gateway in group.gateways}

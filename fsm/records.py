@@ -50,12 +50,15 @@ class EdgeGatewaySpec:
     """Gateways among `gateways` that the manifest dropped and that still carry something: drained, then gone."""
     deleted: bool = False
     """Its manifest is gone; it stays until no pool needs it any more."""
+    ipv6: bool = False
+    """A pool of it has, or once had, an IPv6 prefix: its tunnels speak IPv6 from then on, since the gateways would give
+    it up before the edges stop to ask for it."""
     schema: int = SCHEMA
 
     def stated(self) -> "EdgeGatewaySpec":
         """What the manifest says of it: without what was added on acceptance."""
         named = tuple(gateway for gateway in self.gateways if gateway not in self.leaving)
-        return replace(self, gateways=named, leaving=(), slots={}, deleted=False)
+        return replace(self, gateways=named, leaving=(), slots={}, deleted=False, ipv6=False)
 
 
 @dataclass(frozen=True, slots=True)

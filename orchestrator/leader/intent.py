@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from fsm.desired import allocate_slots
+from fsm.desired import allocate_slots, needs_ipv6
 from fsm.records import EdgeGatewaySpec, Identity, PoolSpec
 from fsm.types import PoolState
 from orchestrator.config.intent import Intent
@@ -92,7 +92,10 @@ class IntentKeeper:
             leaving = _still_carrying(known, before, group.gateways) if before else ()
             gateways = (*group.gateways, *leaving)
             slots = allocate_slots(before.slots if before else {}, gateways)
-            spec = replace(group, gateways=gateways, leaving=leaving, slots=slots)
+            ipv6 = bool(before and before.ipv6) or needs_ipv6(
+                pool for pool in self._intent.pools if pool.gateway_ref == group.name
+            )
+            spec = replace(group, gateways=gateways, leaving=leaving, slots=slots, ipv6=ipv6)
             if spec != before:
                 wanted.append(SetSpec(EDGE_GATEWAY_KIND, group.name, spec))
         fit = [pool for pool in self._intent.pools if not _moves_house(pool, known)]

@@ -145,6 +145,13 @@ def test_one_ipv6_prefix_gives_every_tunnel_of_the_group_its_ipv6_addresses() ->
         assert set(base.accept) == {*PREFIXES, "192.0.2.64/26", "2001:db8:2::/64"}
 
 
+def test_a_group_that_has_spoken_ipv6_goes_on() -> None:
+    """Its gateways would give it up before its edges stop to ask."""
+    for base in agent_bases(replace(GROUP, ipv6=True), [SPEC], agents()).values():
+        assert all(tunnel.probe_ipv6 for tunnel in base.tunnels)
+    assert not replace(GROUP, ipv6=True).stated().ipv6
+
+
 def test_a_pool_of_both_families_is_one_command() -> None:
     both = replace(SPEC, addresses=("192.0.2.0/26", "2001:db8:2::/64"))
     wanted = pool_desired(record_in(S.ACTIVE_HEALTHY), both, GROUP)

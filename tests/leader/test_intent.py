@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fsm.records import PoolSpec
+from fsm.records import AgentBase, EdgeGatewaySpec, PoolSpec
 from orchestrator.config.intent import Intent
 from orchestrator.config.problems import Problem
 from orchestrator.store.port import TxnResult
@@ -20,6 +20,12 @@ def accepted(world: World) -> dict[str, bool]:
     prefix = KEYS.spec("EIPPool", "x")[:-1]
     keys = [key for key in world.server.items if key.startswith(prefix)]
     return {key.removeprefix(prefix): world.read(key, PoolSpec).deleted for key in keys}
+
+
+def probe_ipv6(world: World) -> set[str]:
+    """IPv6 addresses of the probes that an edge is told of."""
+    base = world.read(KEYS.desired_base("edge", "edge-1"), AgentBase)
+    return {tunnel.probe_ipv6 for tunnel in base.tunnels}
 
 
 async def test_new_and_changed_objects_are_taken_up() -> None:
@@ -38,6 +44,21 @@ async def test_what_does_not_change_is_not_written() -> None:
     await world.round(leader, ticks=4)
     after = {key: kv.mod_revision for key, kv in world.server.items.items() if "/heartbeats/" not in key}
     assert after == before
+
+
+async def test_ipv6_comes_with_the_first_pool_that_has_it_and_stays() -> None:
+    world, leader = await settled()
+    spec = KEYS.spec("EdgeGateway", group().name)
+    assert not world.read(spec, EdgeGatewaySpec).ipv6
+    assert probe_ipv6(world) == {""}
+    leader.offer(group(), WEB, replace(MAIL, addresses=(*MAIL.addresses, "2001:db8:2::/64")))
+    await world.round(leader, ticks=4)
+    assert world.read(spec, EdgeGatewaySpec).ipv6
+    assert probe_ipv6(world) == {"fd78::1", "fd78::2"}
+    leader.offer(group(), WEB, MAIL)
+    await world.round(leader, ticks=4)
+    assert world.read(spec, EdgeGatewaySpec).ipv6
+    assert probe_ipv6(world) == {"fd78::1", "fd78::2"}
 
 
 async def test_one_bad_reading_keeps_the_last_good_one_and_is_reported() -> None:
