@@ -34,7 +34,7 @@ def family_of(address: str) -> Family:
 
 
 @lru_cache(maxsize=65536)
-def _canonical(prefix: str) -> tuple[str, Family]:
+def canonical(prefix: str) -> tuple[str, Family]:
     """A prefix as `ipaddress` prints it, and its family. Remembered: with many pools the same ones come by all day."""
     network = ip_network(prefix)
     return str(network), "ipv4" if network.version == 4 else "ipv6"
@@ -59,7 +59,7 @@ class Route:
     metric: int | None = None
 
     def __post_init__(self) -> None:
-        prefix, family = _canonical(self.prefix)
+        prefix, family = canonical(self.prefix)
         object.__setattr__(self, "prefix", prefix)
         for name in ("via", "source"):
             value = getattr(self, name)
@@ -74,7 +74,7 @@ class Route:
     @property
     def family(self) -> Family:
         """Family of the prefix."""
-        return _canonical(self.prefix)[1]
+        return canonical(self.prefix)[1]
 
     @property
     def key(self) -> tuple[int, str, int | None]:
@@ -104,7 +104,7 @@ class Rule:
         for name in ("source", "to"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, _canonical(value)[0])
+                object.__setattr__(self, name, canonical(value)[0])
         if self.fwmark is not None and self.fwmask is None:
             object.__setattr__(self, "fwmask", 0xFFFFFFFF)
 

@@ -5,9 +5,9 @@ Source: https://www.wireguard.com/xplatform/ ("set=1" and "get=1", keys in hexad
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_network
 
 from dataplane.keys import PrivateKey, public_key_bytes, public_key_text
+from dataplane.model import canonical
 from dataplane.wireguard import DeviceState, PeerState, PeerUpdate
 
 GET = "get=1\n\n"
@@ -42,7 +42,7 @@ def _peer_lines(update: PeerUpdate) -> Iterator[str]:
     if update.replace_allowed_ips is not None:
         yield "replace_allowed_ips=true"
     for prefix in sorted(update.add_allowed_ips | (update.replace_allowed_ips or frozenset())):
-        yield f"allowed_ip={ip_network(prefix)}"
+        yield f"allowed_ip={canonical(prefix)[0]}"
 
 
 def answer_errno(answer: str) -> int:
@@ -91,7 +91,7 @@ def parse_device(answer: str) -> DeviceState:
         elif current is None:
             continue
         elif name == "allowed_ip":
-            current.allowed_ips.add(str(ip_network(value)))
+            current.allowed_ips.add(canonical(value)[0])
         elif name == "endpoint":
             current.endpoint = value
         elif name.startswith(("last_handshake", "rx_", "tx_", "persistent_")):

@@ -90,9 +90,9 @@ def _refusal(
     return None
 
 
-def forget(state: FenceState, pool: str) -> FenceState:
-    """A pool whose deletion is confirmed; its prefixes' highest epochs stay."""
-    return replace(state, pools={name: a for name, a in state.pools.items() if name != pool})
+def forget(state: FenceState, *pools: str) -> FenceState:
+    """Without these pools, whose deletion is confirmed; their prefixes' highest epochs stay."""
+    return replace(state, pools={name: a for name, a in state.pools.items() if name not in pools})
 
 
 def execute(state: FenceState, pool: str) -> FenceState:

@@ -5,8 +5,9 @@ Commands and reconciliation take turns on the kernel.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from birdctl.apply import Applier
 from birdctl.errors import BirdError
@@ -15,18 +16,19 @@ from dataplane.diff import DeleteLink, DeleteRoute, Op, diff
 from dataplane.errors import DataplaneError
 from dataplane.events import RouteChange, RouteEvents
 from dataplane.kernel import LinuxKernel
+from dataplane.model import ROUTE_PROTOCOL
 from dataplane.wireguard import WireGuard
 from fsm import fence
 from fsm.ports import Clock
 from fsm.records import AgentBase, EdgePool, EdgeReport, GatewayWitness
 from orchestrator.agents import edge_state as project
-from orchestrator.agents.edge_pool import PoolAtEdge
 from orchestrator.agents.edge_state import EdgeState
 from orchestrator.agents.link import AgentLink
-from orchestrator.agents.plans import due_plan, next_plan
+from orchestrator.agents.moves import Moves, Order
+from orchestrator.agents.plans import carried_out, due_plan, is_dead
 from orchestrator.agents.problems import Problems
 from orchestrator.agents.sessions import Sessions
-from orchestrator.agents.steering import Sight, Steering
+from orchestrator.agents.steering import Steering
 from orchestrator.agents.tunnels import Tunnels
 from orchestrator.agents.watch import Watch
 from orchestrator.config.edge_agent import EdgeAgentConfig
@@ -65,16 +67,26 @@ class EdgeAgent:
         self._steering = Steering(wireguard, kernel.netlink, clock, config.tables.main, state.parking_key)
         self._events = RouteEvents(config.tables.signal, self._on_route, self._report_all)
         self._watch = Watch(config, clock, sessions, lambda _state: self._observe())
-        self._pools: dict[str, PoolAtEdge] = {name: PoolAtEdge() for name in state.fence.pools}
         self._orders: dict[str, tuple[EdgePool, int]] = {}
         self._orders_wake, self._base_wake = asyncio.Event(), asyncio.Event()
         self._kernel_turn = asyncio.Lock()
         self._problems = Problems(log)
-        self._lingering: dict[str, asyncio.Task[None]] = {}
         self._tunnels = Tunnels(config, wireguard, state.parking_key, state.endpoints)
+        self._moves = Moves(
+            steering=self._steering,
+            tunnels=self._tunnels,
+            clock=clock,
+            turn=self._kernel_turn,
+            state=lambda: self._state,
+            spawn=self._start,
+            on_parked=self._parked,
+        )
         self._told = False
         """Whether the store has said what this edge is: an edge that knows nothing must not tidy up."""
         self._acting: set[str] = set()
+        self._heard: set[str] = set()
+        """Pools whose announcements changed and are not reported yet."""
+        self._by_prefix: tuple[object, dict[str, list[str]]] = (None, {})
         self._group: asyncio.TaskGroup | None = None
         self.link: AgentLink | None = None
         self.turns = 0
@@ -83,6 +95,7 @@ class EdgeAgent:
 
     def on_desired(self, changes: tuple[Change, ...]) -> None:
         """What the leader wants, as the mirror brings it. Only noted here; obeyed in `_obey`."""
+        forgotten: list[str] = []
         for change in changes:
             try:
                 key = self._keys.parse(change.key)
@@ -93,36 +106,35 @@ class EdgeAgent:
                     self._save(self._state)
                     self._base_wake.set()
                 elif isinstance(key, DesiredKey) and key.type == "pool":
-                    self._note(key.name, change)
+                    if change.value is not None:
+                        self._orders[key.name] = (decode(change.value, EdgePool, change.key), change.mod_revision)
+                        self._orders_wake.set()
+                    elif (was := self._state.fence.pools.get(key.name)) is not None and was.command.deleted:
+                        forgotten.append(key.name)  # without that order a missing key changes nothing
                 self._problems.clear(change.key)
             except (ValueError, RecordError) as error:
                 self._problems.set(change.key, error)
+        self._forget(forgotten)
 
-    def _note(self, pool: str, change: Change) -> None:
-        if change.value is not None:
-            self._orders[pool] = (decode(change.value, EdgePool, change.key), change.mod_revision)
-            self._orders_wake.set()
+    def _forget(self, pools: Collection[str]) -> None:
+        """Their deletion was confirmed everywhere; only the fence's numbers stay."""
+        if not pools:
             return
-        accepted = self._state.fence.pools.get(pool)
-        if accepted is not None and accepted.command.deleted:
-            self._forget(pool)  # without that order a missing key changes nothing
-
-    def _forget(self, pool: str) -> None:
-        """Its deletion was confirmed everywhere; only the fence's numbers stay."""
-        self._orders.pop(pool, None)
-        self._pools.pop(pool, None)
-        self._state = replace(self._state, fence=fence.forget(self._state.fence, pool))
+        for pool in pools:
+            self._orders.pop(pool, None)
+            self._moves.forget(pool)
+        self._state = replace(self._state, fence=fence.forget(self._state.fence, *pools))
         self._save(self._state)
-        self._tell(self._keys.observed("edge", self._config.name, "pool", pool), None)
+        for pool in pools:
+            self._tell(self._keys.observed("edge", self._config.name, "pool", pool), None)
 
     def _forget_deleted(self) -> None:
         """Pools that were deleted for good while this agent was away: nobody tells of them any more."""
         if self.link is None or not self.link.mirror.ready.is_set():
             return
-        for pool, command in project.commands(self._state).items():
-            key = self._keys.desired("edge", self._config.name, "pool", pool)
-            if command.deleted and pool not in self._orders and self.link.mirror.get(key) is None:
-                self._forget(pool)
+        key = partial(self._keys.desired, "edge", self._config.name, "pool")
+        deleted = (pool for pool, command in project.commands(self._state).items() if command.deleted)
+        self._forget([p for p in deleted if p not in self._orders and self.link.mirror.get(key(p)) is None])
 
     # ---- running ---------------------------------------------------------------------------------------------------
 
@@ -155,139 +167,123 @@ class EdgeAgent:
                 self._settle_outages()
             self._orders_wake.clear()
             self.turns += 1
-            pause_s = TICK_S
-            for pool in list(self._orders):
-                order = self._orders.pop(pool, None)
-                if order is not None and not await self._obey(pool, *order):
-                    self._orders.setdefault(pool, order)
-                    pause_s = RETRY_S  # and meanwhile a new order is obeyed at once
+            # A command that failed waits for its next try; meanwhile a new one is obeyed at once.
+            pause_s = RETRY_S if self._orders and not await self._obey() else TICK_S
+            heard, self._heard = self._heard, set()
+            self._report_pools(heard)
 
-    async def _obey(self, pool: str, command: EdgePool, revision: int) -> bool:
-        """One command: fence, disk, kernel, read back, report. False if it has to be tried again.
+    async def _obey(self) -> bool:
+        """All commands that have come: fence, disk, kernel, read back, report. False if some are to be tried again.
 
         All in one turn at the kernel: nobody else acts on a command that is accepted and not carried out.
         """
         received_s = self._clock.now()
         async with self._kernel_turn:
-            before = self._state.fence.pools.get(pool)
-            verdict = fence.accept(self._state.fence, pool, command, revision)
-            if isinstance(verdict, fence.Refused):
-                if not verdict.stale:
-                    self._log("command refused", pool=pool, reason=verdict.reason)
-                    self._pools.setdefault(pool, PoolAtEdge()).error = verdict.reason
-                    self._report_pool(pool)
-                return True
-            if verdict != self._state.fence:
-                self._state = replace(self._state, fence=verdict)
-                self._save(self._state)
-            known = self._pools.setdefault(pool, PoolAtEdge())
-            old = before.command if before else None
-            if old != command:
-                known.sight = None  # what was read back of the last command must not pass for a confirmation of this
-            if old is not None and old.owner != command.owner:
-                self._leave(known, old.owner, received_s)
-            try:
-                known.sight = await self._carry_out(pool, command, old)
-                known.error, known.removed = "", command.deleted
-            except (DataplaneError, KeyError) as error:
-                known.error = str(error) if isinstance(error, DataplaneError) else f"no tunnel to {error}"
-                self._report_pool(pool)
-                self._base_wake.set()
-                return False
-        known.moved(self._clock.now())
-        self._report_pool(pool)
-        return True
+            due, self._orders = self._orders, {}
+            orders = self._accept(due)
+            self._depart(orders, received_s)
+            failed = await self._moves.carry_out(orders)
+            self._arrive(order.pool for order in orders if order.pool not in failed)
+            for pool in failed:
+                self._orders.setdefault(pool, due[pool])
+        self._report_pools(due)
+        if failed:
+            self._base_wake.set()
+        return not failed
 
-    def _leave(self, known: PoolAtEdge, left: str | None, now: float) -> None:
-        known.leave(self._watch.probe(left), self._sessions.fell_s(left or ""), now)
+    def _accept(self, due: Mapping[str, tuple[EdgePool, int]]) -> list[Order]:
+        """The commands that the fence lets pass, and it is on disk that it did."""
+        before = self._state.fence
+        verdict, refused = fence.accept_all(before, [(pool, *order) for pool, order in due.items()])
+        for pool, refusal in refused.items():
+            if not refusal.stale:
+                self._log("command refused", pool=pool, reason=refusal.reason)
+                self._moves.at(pool).error = refusal.reason
+        if verdict != before:
+            self._state = replace(self._state, fence=verdict)
+            self._save(self._state)
+        old = {pool: accepted.command for pool, accepted in before.pools.items()}
+        return [Order(pool, command, old.get(pool)) for pool, (command, _) in due.items() if pool not in refused]
+
+    def _depart(self, orders: Iterable[Order], now: float) -> None:
+        """What was read back of the last command must not pass for a confirmation of this one; and clocks start."""
+        probes = {name: self._watch.probe(name) for name in self._tunnels.lanes}
+        for order in orders:
+            known = self._moves.at(order.pool)
+            if order.before != order.command:
+                known.sight = None
+            left = order.before.owner if order.before else None
+            if order.before is not None and left != order.command.owner:
+                known.leave(probes.get(left or ""), self._sessions.fell_s(left or ""), now)
+
+    def _arrive(self, pools: Iterable[str]) -> None:
+        now = self._clock.now()
+        for pool in pools:
+            self._moves.at(pool).moved(now)
 
     def _consider_plans(self, witnesses: Mapping[str, GatewayWitness]) -> None:
-        """Carry out every plan whose moment has come, at once."""
-        for pool, accepted in self._state.fence.pools.items():
-            if pool not in self._acting and due_plan(accepted.command, witnesses) and self._group is not None:
-                self._acting.add(pool)
-                self._group.create_task(self._execute(pool), name=f"plan of {pool}")
+        """Carry out every plan whose moment has come, at once and together."""
+        if self._group is None or not any(is_dead(witness) for witness in witnesses.values()):
+            return
+        pools = self._state.fence.pools.items()
+        due = [p for p, accepted in pools if p not in self._acting and due_plan(accepted.command, witnesses)]
+        if due:
+            self._acting.update(due)
+            self._group.create_task(self._execute(due), name=f"plans of {len(due)} pools")
 
-    async def _execute(self, pool: str) -> None:
-        """One plan: it was on disk before anything happened, so the kernel comes first and the disk afterwards."""
+    async def _execute(self, pools: Collection[str]) -> None:
+        """Plans: they were on disk before anything happened, so the kernel comes first and the disk afterwards."""
         began_s = self._clock.now()
         try:
             async with self._kernel_turn:
-                accepted = self._state.fence.pools.get(pool)
-                if accepted is None or due_plan(accepted.command, self._witnesses()) is None:
-                    return
-                if not self._advance(pool):
-                    return
-                known, command = self._pools[pool], self._state.fence.pools[pool].command
-                known.sight = None
-                self._leave(known, accepted.command.owner, began_s)
-                try:
-                    known.sight = await self._carry_out(pool, command, accepted.command)
-                    known.error = ""
-                except DataplaneError as error:
-                    known.error = str(error)
-                    self._base_wake.set()
-                known.moved(self._clock.now())
-                self._save(self._state)
-            self._log("plan carried out", pool=pool, owner=command.owner, epoch=command.epoch)
-            self._report_pool(pool)
+                witnesses, held = self._witnesses(), self._state.fence.pools
+                due = [pool for pool in pools if pool in held and due_plan(held[pool].command, witnesses)]
+                moved = self._advance(due)
+                now = self._state.fence.pools
+                orders = [Order(pool, now[pool].command, held[pool].command) for pool in moved]
+                self._depart(orders, began_s)
+                failed = await self._moves.carry_out(orders)
+                self._arrive(moved)
+                if moved:
+                    self._save(self._state)
+            for order in orders:
+                command = order.command
+                self._log("plan carried out", pool=order.pool, owner=command.owner, epoch=command.epoch)
+            self._report_pools(moved)
+            if failed:
+                self._base_wake.set()
         finally:
-            self._acting.discard(pool)
+            self._acting.difference_update(pools)
 
-    def _advance(self, pool: str) -> bool:
-        """Take the plan's number; False if it is refused: another pool has one of the prefixes by now."""
-        self._pools.setdefault(pool, PoolAtEdge())
-        try:
-            self._state = replace(self._state, fence=fence.execute(self._state.fence, pool))
-        except ValueError as error:
-            self._pools[pool].error = str(error)
-            return False
-        return True
+    def _advance(self, pools: Collection[str]) -> list[str]:
+        """Take the plans' numbers; the pools whose plan was not refused because another has a prefix by now."""
+        after, refused = fence.execute_all(self._state.fence, list(pools))
+        self._state = replace(self._state, fence=after)
+        for pool, reason in refused.items():
+            self._moves.at(pool).error = reason
+        return [pool for pool in pools if pool not in refused]
 
     async def _recover_plans(self) -> None:
-        """A plan that was carried out just before we died, and is not on disk yet: the kernel knows."""
-        tunnels = project.by_gateway(self._state.base)
-        for pool, accepted in list(self._state.fence.pools.items()):
-            plan = next_plan(accepted.command)
-            if plan is None or plan.target not in tunnels:
-                continue
-            device, table = project.device_name(self._config, tunnels[plan.target]), self._config.tables.main
-            routes = [await self._kernel.netlink.route(prefix, table) for prefix in accepted.command.prefixes]
-            if all(route is not None and route.device == device for route in routes) and self._advance(pool):
-                self._save(self._state)
-                self._log("plan found carried out", pool=pool, owner=plan.target, epoch=plan.epoch)
+        """Plans that were carried out just before we died, and are not on disk yet: the kernel knows."""
+        routes = await self._kernel.netlink.routes(self._config.tables.main, ROUTE_PROTOCOL)
+        devices = {tunnel.name: project.device_name(self._config, tunnel) for tunnel in self._state.base.tunnels}
+        done = carried_out(self._state.fence.pools, {route.prefix: route.device for route in routes}, devices)
+        recovered = self._advance(done)
+        if recovered:
+            self._save(self._state)
+        for pool in recovered:
+            command = self._state.fence.pools[pool].command
+            self._log("plan found carried out", pool=pool, owner=command.owner, epoch=command.epoch)
 
-    async def _carry_out(self, pool: str, command: EdgePool, old: EdgePool | None) -> Sight:
-        lingering = self._lingering.pop(pool, None)
-        if lingering is not None:
-            lingering.cancel()
-        kept = {p for other in project.commands(self._state).values() for p in other.prefixes}
-        lost = tuple(p for p in (old.prefixes if old else ()) if p not in kept)
-        if lost:
-            await self._steering.remove(lost, self._tunnels.lanes)
-        if command.owner is None:
-            return await self._steering.remove(command.prefixes, self._tunnels.lanes)
-        sight = await self._steering.point(command, self._tunnels.lanes, self._state.base.mtu)
-        if command.planned:
-            self._lingering[pool] = asyncio.create_task(self._linger(pool, command), name=f"linger {pool}")
-        return sight
+    def _start(self, work: Coroutine[None, None, None], name: str) -> object:
+        """A task that ends with this agent."""
+        assert self._group is not None, "only commands and plans linger, and both come while it runs"
+        return self._group.create_task(work, name=name)
 
-    async def _linger(self, pool: str, command: EdgePool) -> None:
-        await self._clock.sleep(self._state.base.drain_linger_ms / 1000)
-        async with self._kernel_turn:
-            await self._park(pool, command)
-        self._lingering.pop(pool, None)
-
-    async def _park(self, pool: str, command: EdgePool) -> None:
-        try:
-            await self._steering.park(command, self._tunnels.lanes)
-            self._pools[pool].sight = await self._steering.look(
-                command, self._tunnels.lanes, self._pools[pool].phases()
-            )
-        except DataplaneError as error:
-            self._pools[pool].error = str(error)
+    def _parked(self, pools: Collection[str], well: bool) -> None:
+        self._report_pools(pools)
+        if not well:
             self._base_wake.set()
-        self._report_pool(pool)
 
     # ---- reconciling -----------------------------------------------------------------------------------------------
 
@@ -367,26 +363,11 @@ class EdgeAgent:
         return isinstance(op, DeleteLink) and bool(self._tunnels.problems)
 
     async def _audit(self) -> None:
-        """Every command in force once more against the kernel: what another hand changed is put right."""
-        for pool in list(self._state.fence.pools):
-            async with self._kernel_turn:
-                accepted = self._state.fence.pools.get(pool)  # only now: it may have moved while we waited for our turn
-                if accepted is not None and pool not in self._lingering and pool not in self._orders:
-                    await self._audit_pool(pool, accepted.command)
-
-    async def _audit_pool(self, pool: str, command: EdgePool) -> None:
-        known = self._pools.setdefault(pool, PoolAtEdge())
-        owner = frozenset({command.owner} if command.owner else ())
-        if not command.deleted and command.owner not in self._tunnels.lanes:
-            known.error = f"no tunnel to {command.owner}"
-            return
-        try:
-            sight = await self._steering.look(command, self._tunnels.lanes, self._pools[pool].phases())
-            if sight.accepts_from != owner or (not command.deleted and not sight.installed):
-                sight = await self._carry_out(pool, replace(command, planned=False), None)
-            known.sight, known.error, known.removed = sight, "", command.deleted
-        except DataplaneError as error:
-            known.error = str(error)
+        """Every command in force once more against the kernel."""
+        async with self._kernel_turn:
+            awaited = {*self._moves.lingering, *self._orders}
+            commands = project.commands(self._state)
+            await self._moves.audit({pool: c for pool, c in commands.items() if pool not in awaited})
 
     def on_session(self, _gateway: str) -> None:
         """A session's word may have changed; called from inside the netlink reader when one falls."""
@@ -401,10 +382,19 @@ class EdgeAgent:
         return {name: self._watch.witness(name) for name in self._tunnels.lanes}
 
     def _on_route(self, change: RouteChange) -> None:
+        """A dead session takes the routes of all its pools: here they are only noted, and reported together."""
         self._sessions.on_route(change)
-        for pool, accepted in self._state.fence.pools.items():
-            if change.prefix in accepted.command.prefixes:
-                self._report_pool(pool)
+        pools = self._state.fence.pools
+        if self._by_prefix[0] is not pools:
+            by_prefix: dict[str, list[str]] = {}
+            for pool, accepted in pools.items():
+                for prefix in accepted.command.prefixes:
+                    by_prefix.setdefault(prefix, []).append(pool)
+            self._by_prefix = (pools, by_prefix)
+        heard = self._by_prefix[1].get(change.prefix)
+        if heard:
+            self._heard.update(heard)
+            self._orders_wake.set()
 
     # ---- reporting -------------------------------------------------------------------------------------------------
 
@@ -426,25 +416,33 @@ class EdgeAgent:
         )
         self._tell(self._keys.observed_base("edge", self._config.name), report)
 
-    def _report_pool(self, pool: str) -> None:
-        accepted, known = self._state.fence.pools.get(pool), self._pools.get(pool)
-        if accepted is None or known is None:
-            return
+    def _report_pools(self, pools: Iterable[str]) -> None:
         devices = {lane.device: name for name, lane in self._tunnels.lanes.items()}
-        routes = [self._events.routes.get(prefix) for prefix in accepted.command.prefixes]
-        speakers = {devices.get(route.device or "", "") if route else "" for route in routes}
-        announced_by = tuple(sorted(speakers - {""})) if "" not in speakers else ()
-        report = known.report(accepted, announced_by)
-        self._tell(self._keys.observed("edge", self._config.name, "pool", pool), report)
+        signals: Mapping[str, RouteChange] | None = None
+        for pool in pools:
+            accepted, known = self._state.fence.pools.get(pool), self._moves.pools.get(pool)
+            if accepted is None or known is None:
+                continue
+            signals = self._events.routes if signals is None else signals
+            routes = [signals.get(prefix) for prefix in accepted.command.prefixes]
+            speakers = {devices.get(route.device or "", "") if route else "" for route in routes}
+            announced_by = tuple(sorted(speakers - {""})) if "" not in speakers else ()
+            report = known.report(accepted, announced_by)
+            self._tell(self._keys.observed("edge", self._config.name, "pool", pool), report)
 
     def _settle_outages(self) -> None:
         """The first answer through the new gateway after a move ends the outage, to within a probe interval."""
-        for pool, known in self._pools.items():
-            accepted = self._state.fence.pools.get(pool)
-            if accepted is not None and known.settle_outage(self._watch.probe(accepted.command.owner)):
-                self._report_pool(pool)
+        pending = [pool for pool, known in self._moves.pools.items() if known.unanswered]
+        if not pending:
+            return
+        probes = {name: self._watch.probe(name) for name in self._tunnels.lanes}
+        accepted = self._state.fence.pools
+        self._report_pools(
+            pool
+            for pool in pending
+            if pool in accepted and self._moves.at(pool).settle_outage(probes.get(accepted[pool].command.owner or ""))
+        )
 
     def _report_all(self) -> None:
         self._observe()
-        for pool in self._state.fence.pools:
-            self._report_pool(pool)
+        self._report_pools(self._state.fence.pools)

@@ -40,6 +40,11 @@ class PoolAtEdge:
         if self._left_s is not None and self._moved_s is None:
             self._moved_s = now
 
+    @property
+    def unanswered(self) -> bool:
+        """It was moved after an outage, and nothing has answered since."""
+        return self._left_s is not None and self._moved_s is not None
+
     def settle_outage(self, probe: ProbeState | None) -> bool:
         """Whether the outage is over: the new gateway has answered a probe since the move. `probe` is its."""
         answered = probe.judgement.last_answered_s if probe else None

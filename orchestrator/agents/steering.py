@@ -5,12 +5,12 @@ replaced, and taken from the old one when the answers that are under way have ha
 """
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dataplane.diff import AddRoute
+from dataplane.diff import AddRoute, DeleteRoute, ReplaceRoute
 from dataplane.errors import KernelRefused
-from dataplane.model import Route
+from dataplane.model import ROUTE_PROTOCOL, Route
 from dataplane.netlink import Netlink
 from dataplane.wireguard import PeerState, PeerUpdate, WireGuard
 from fsm.ports import Clock
@@ -80,37 +80,83 @@ class Steering:
                 raise
             return {}
 
-    async def point(self, command: EdgePool, lanes: Mapping[str, Lane], mtu: int) -> Sight:
-        """Make the command true and read it back. A planned command leaves the old gateway's AllowedIPs for `park`."""
+    async def carry_out(
+        self, commands: Sequence[EdgePool], gone: Collection[str], lanes: Mapping[str, Lane], mtu: int
+    ) -> list[Sight]:
+        """Make all these commands true and read them back, in as few calls as possible; a sight for each.
+
+        `gone`: prefixes that no pool has any more. A planned command leaves the old gateway's AllowedIPs for `park`.
+        No two commands may name the same prefix. After an error some of it may be done: read back before deciding.
+        """
         started = self._clock.now()
-        target = lanes[command.owner or ""]
-        if not command.planned:
-            await self.park(command, lanes)
+        pointed = [command for command in commands if command.owner is not None]
+        kept = {prefix for command in pointed for prefix in command.prefixes}
+        ownerless = {prefix for command in commands if command.owner is None for prefix in command.prefixes}
+        removed = frozenset((ownerless | set(gone)) - kept)
+        if removed:
+            await self._unroute(removed)
+        await self.park([c for c in commands if not c.planned or c.owner is None], lanes, gone=removed)
         withdrawn = self._clock.now()
-        await self._wireguard.update(
-            target.device, [PeerUpdate(target.public_key, add_allowed_ips=frozenset(command.prefixes))]
+        await self._give(pointed, lanes)
+        await self._route(
+            [
+                Route(prefix, self._table, lanes[command.owner or ""].device, mtu_lock=mtu)
+                for command in pointed
+                for prefix in command.prefixes
+            ]
         )
-        for prefix in command.prefixes:
-            await self._route(Route(prefix, self._table, target.device, mtu_lock=mtu))
         moved = self._clock.now()
-        for prefix in command.prefixes:
-            self._holders.setdefault(prefix, set()).add(target.device)
         phases = {"withdraw": (withdrawn - started) * 1000, "peer_move": (moved - started) * 1000}
-        return await self.look(command, lanes, phases)
+        return await self.look([(c, phases if c.owner is not None else {}) for c in commands], lanes)
 
-    async def _route(self, route: Route) -> None:
-        """Put the route in place: over ours in one step, and nowhere else. Raises Conflict over somebody else's."""
-        if route.prefix in self._routed or await self._netlink.route(route.prefix, self._table) is not None:
-            await self._netlink.replace_route(route)
-        else:
-            await self._netlink.apply([AddRoute(route)])
-        self._routed.add(route.prefix)
+    async def _give(self, commands: Iterable[EdgePool], lanes: Mapping[str, Lane]) -> None:
+        """Let the owners send: one call a device."""
+        given: dict[str, set[str]] = {}
+        for command in commands:
+            given.setdefault(command.owner or "", set()).update(command.prefixes)
+        for gateway, prefixes in given.items():
+            lane = lanes[gateway]
+            update = PeerUpdate(lane.public_key, add_allowed_ips=frozenset(prefixes))
+            await self._wireguard.update(lane.device, [update])
+            for prefix in prefixes:
+                self._holders.setdefault(prefix, set()).add(lane.device)
 
-    async def park(self, command: EdgePool, lanes: Mapping[str, Lane]) -> None:
-        """Take the prefixes from every gateway but the owner: one call a device, no live peer's list is replaced."""
+    async def _route(self, routes: Sequence[Route]) -> None:
+        """Put the routes in place: over ours in one step, and nowhere else. Raises Conflict over somebody else's."""
+        if any(route.prefix not in self._routed for route in routes):
+            self._routed |= set(await self._ours())
+        ops = [ReplaceRoute(route) if route.prefix in self._routed else AddRoute(route) for route in routes]
+        if ops:
+            await self._netlink.change_routes(ops)
+        self._routed |= {route.prefix for route in routes}
+
+    async def _unroute(self, prefixes: Collection[str]) -> None:
+        ours = await self._ours()
+        ops = [DeleteRoute(ours[prefix]) for prefix in sorted(prefixes) if prefix in ours]
+        if ops:
+            await self._netlink.change_routes(ops)
+        self._routed -= set(prefixes)
+
+    async def _ours(self) -> dict[str, Route]:
+        """Our routes by prefix, as the kernel holds them now; the one with the lowest metric if several."""
+        found = sorted(
+            await self._netlink.routes(self._table, ROUTE_PROTOCOL), key=lambda r: r.metric or 0, reverse=True
+        )
+        return {route.prefix: route for route in found}
+
+    async def park(self, commands: Iterable[EdgePool], lanes: Mapping[str, Lane], gone: Iterable[str] = ()) -> None:
+        """Take prefixes from every gateway but the owner: one call a device, no live peer's list is replaced.
+
+        `gone`: prefixes that have no owner.
+        """
+        owners = dict.fromkeys(gone) | {prefix: c.owner for c in commands for prefix in c.prefixes}
         for lane in lanes.values():
-            theirs = frozenset(p for p in command.prefixes if lane.device in self._holders.get(p, ()))
-            if lane.gateway == command.owner or not theirs:
+            theirs = frozenset(
+                prefix
+                for prefix, owner in owners.items()
+                if owner != lane.gateway and lane.device in self._holders.get(prefix, ())
+            )
+            if not theirs:
                 continue
             try:
                 await self._wireguard.update(lane.device, [PeerUpdate(self._parking_key, add_allowed_ips=theirs)])
@@ -120,42 +166,46 @@ class Steering:
             for prefix in theirs:
                 self._holders[prefix].discard(lane.device)
 
-    async def remove(self, prefixes: tuple[str, ...], lanes: Mapping[str, Lane]) -> Sight:
-        """Nobody receives these prefixes and nobody may send from them."""
-        gone = EdgePool(prefixes, None, 0)
-        for prefix in prefixes:
-            route = await self._netlink.route(prefix, self._table)
-            if route is not None:
-                await self._netlink.delete_route(route)
-            self._routed.discard(prefix)
-        await self.park(gone, lanes)
-        return await self.look(gone, lanes, {})
+    def touched(self, command: EdgePool, lanes: Mapping[str, Lane]) -> frozenset[str]:
+        """The devices that this command's act concerns: its owner's, and those that let its prefixes in now."""
+        holders = {device for prefix in command.prefixes for device in self._holders.get(prefix, ())}
+        lane = lanes.get(command.owner or "")
+        return frozenset(holders | ({lane.device} if lane else set()))
 
-    async def look(self, command: EdgePool, lanes: Mapping[str, Lane], phases_ms: Mapping[str, float]) -> Sight:
-        """Read back who receives and who may send."""
-        prefixes = frozenset(command.prefixes)
-        sends_to = [await self._netlink.route(prefix, self._table) for prefix in command.prefixes]
-        devices = frozenset(route.device or "" for route in sends_to if route is not None)
-        for prefix, route in zip(command.prefixes, sends_to, strict=True):
-            (self._routed.discard if route is None else self._routed.add)(prefix)
-        accepts: set[str] = set()
-        complete = False
+    async def look(
+        self, commands: Sequence[tuple[EdgePool, Mapping[str, float]]], lanes: Mapping[str, Lane]
+    ) -> list[Sight]:
+        """Read back who receives and who may send, for all of them in one reading. With each go its move's phases."""
+        routes = await self._ours()
+        allowed: dict[str, frozenset[str]] = {}
         for lane in lanes.values():
             peer = (await self._peers(lane)).get(lane.public_key)
-            held = prefixes & peer.allowed_ips if peer else frozenset()
-            if held:
-                accepts.add(lane.gateway)
-            if lane.gateway == command.owner:
-                complete = held == prefixes
-        target = lanes.get(command.owner or "")
-        wanted = frozenset({target.device}) if target else frozenset()
-        return Sight(
-            sends_to=devices,
-            accepts_from=frozenset(accepts),
-            withdrawn=devices <= wanted,
-            installed=complete
-            and (command.planned or accepts <= {command.owner})
-            and devices == wanted
-            and all(route is not None for route in sends_to),
-            phases_ms=phases_ms,
-        )
+            allowed[lane.gateway] = peer.allowed_ips if peer else frozenset()
+        self._routed = set(routes)
+        return [_sight(command, lanes, routes, allowed, phases) for command, phases in commands]
+
+
+def _sight(
+    command: EdgePool,
+    lanes: Mapping[str, Lane],
+    routes: Mapping[str, Route],
+    allowed: Mapping[str, frozenset[str]],
+    phases_ms: Mapping[str, float],
+) -> Sight:
+    """What a reading says of one command. `allowed`: prefixes that each gateway may send from."""
+    sends_to = [routes.get(prefix) for prefix in command.prefixes]
+    devices = frozenset(route.device or "" for route in sends_to if route is not None)
+    accepts = frozenset(name for name, held in allowed.items() if not held.isdisjoint(command.prefixes))
+    target = lanes.get(command.owner or "")
+    wanted = frozenset({target.device}) if target else frozenset()
+    return Sight(
+        sends_to=devices,
+        accepts_from=accepts,
+        withdrawn=devices <= wanted,
+        installed=target is not None
+        and allowed[target.gateway].issuperset(command.prefixes)
+        and (command.planned or accepts <= {command.owner})
+        and devices == wanted
+        and all(route is not None for route in sends_to),
+        phases_ms=phases_ms,
+    )

@@ -10,7 +10,7 @@ from birdctl.apply import Applied, PoolExport
 from birdctl.commands import BfdSession, BirdStatus
 from birdctl.errors import BirdError
 from birdctl.render import Announcements
-from dataplane.diff import AddRoute, DeleteRoute, Op, ReplaceRoute
+from dataplane.diff import Op
 from dataplane.keys import ensure_private_key
 from dataplane.model import TABLE_MAIN, KernelState, Route
 from dataplane.wireguard import PeerUpdate
@@ -105,14 +105,12 @@ class FakeLinux:
         await asyncio.sleep(0)
         return next((r for r in self.state.routes if r.prefix == prefix and r.table == table and r.ours), None)
 
-    async def replace_route(self, route: Route) -> None:
-        await self.apply([ReplaceRoute(route)])
+    async def routes(self, table: int, protocol: int = 0) -> frozenset[Route]:
+        await asyncio.sleep(0)
+        return frozenset(r for r in self.state.routes if r.table == table and protocol in (0, r.protocol))
 
-    async def delete_route(self, route: Route) -> None:
-        await self.apply([DeleteRoute(route)])
-
-    async def add_route(self, route: Route) -> None:
-        await self.apply([AddRoute(route)])
+    async def change_routes(self, ops: Iterable[Op]) -> None:
+        await self.apply(ops)
 
     async def _meanwhile(self) -> None:
         if self.failing is not None:

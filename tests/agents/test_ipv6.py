@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dataplane.diff import DeleteRoute
 from dataplane.model import TABLE_MAIN
 from dataplane.probe import ProbeState
 from dataplane.probe_window import Judgement, Word
@@ -96,7 +97,7 @@ async def test_a_route_of_either_family_that_another_hand_moved_is_put_right(edg
         edge.tell(("web", command("gw-a", 1, BOTH)), base=edge_base())
         await edge.confirmed(command("gw-a", 1, BOTH))
         route = next(r for r in edge.kernel.state.routes if r.prefix == strayed)
-        await edge.kernel.delete_route(route)
+        await edge.kernel.change_routes([DeleteRoute(route)])
         agent._base_wake.set()
         await eventually(lambda: edge.kernel.routes_to(strayed) == ["bgplb-g0"], "the route again")
 
