@@ -106,7 +106,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class AgentRecord:
-    """An agent that is alive; bound to its lease. `lan_address` is a gateway's address on the cluster LAN."""
+    """An agent that is alive; bound to its lease. `lan_address` is a gateway's address on the cluster LAN.
+
+    `generation` is that of the store which it obeys; `refuses` says why that is not this one, and is empty when it is.
+    `highest_epoch`: of an edge, when it registered, the highest number that it has accepted or has a plan with.
+    `incarnation`: of an edge, changes when its memory is lost; what was written before is not obeyed by the new one.
+    """
 
     name: str
     role: str
@@ -115,6 +120,10 @@ class AgentRecord:
     public_key: str = ""
     lan_address: str = ""
     capabilities: tuple[str, ...] = ()
+    generation: str = ""
+    refuses: str = ""
+    highest_epoch: int = 0
+    incarnation: str = ""
     schema: int = SCHEMA
 
 
@@ -280,11 +289,12 @@ class NodePool:
 
 @dataclass(frozen=True, slots=True)
 class EdgeView:
-    """What the leader last knew of a pool at one edge."""
+    """What the leader last knew of a pool at one edge. `incarnation`: the one that the epoch in force was taken for."""
 
     epoch: int = 0
     owner: str | None = None
     phase: str = "unknown"
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,12 @@ Everything here may be gone for hours without the agent doing anything else than
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from fsm.ports import Clock
 from fsm.records import AgentRecord
+from orchestrator.agents.gate import Gate
+from orchestrator.store.generation import Recollection
 from orchestrator.store.heartbeat import Heartbeat
 from orchestrator.store.keys import Keys
 from orchestrator.store.lease import Session
@@ -21,6 +24,7 @@ from orchestrator.store.port import (
     Put,
     Refused,
     Store,
+    StoreChanged,
     Unavailable,
 )
 from orchestrator.store.records import decode, encode
@@ -29,6 +33,8 @@ RETRY_S = 0.2
 REPAIR_EVERY_S = 10.0
 REFUSED_PAUSE_S = 2.0
 LOOK_EVERY_S = 0.5
+RECOGNISE_EVERY_S = 1.0
+"""How often a store that is not obeyed is looked at again."""
 SILENT_AFTER_S = 3.0
 """So long after our last heartbeat that it took, a store is said to be silent, in seconds."""
 
@@ -97,7 +103,10 @@ class Reports:
 
 
 class Registration:
-    """agents/ROLE/NAME: this process is alive, under its lease. `describe` gives what is registered."""
+    """agents/ROLE/NAME: this process is alive, under its lease. `describe` gives what is registered.
+
+    Also with a store that is not obeyed: there it says so, and what must be known to make the store usable.
+    """
 
     def __init__(
         self,
@@ -110,9 +119,11 @@ class Registration:
         name: str,
         describe: Callable[[], AgentRecord],
         log: Log,
+        recollection: Recollection | None = None,
     ) -> None:
         self._store, self._keys, self._clock, self._session = store, keys, clock, session
         self._role, self._name, self._describe, self.log = role, name, describe, log
+        self.recollection = recollection or Recollection(keys, keys.agent(role, name))
 
     async def keep(self, on_return: Callable[[], None]) -> None:
         """After the lease is lost: a new one and the registration again, then `on_return`. For ever."""
@@ -123,10 +134,14 @@ class Registration:
             on_return()
 
     async def register(self) -> None:
-        """Get a lease and register, however long the store is away. Raises NameTaken."""
+        """Get a lease and register, however long the store is away. Raises NameTaken.
+
+        What the store is, is looked at before: afterwards `recollection.refusal` says whether it is to be obeyed.
+        """
         silent = False
         while True:
             try:
+                await self.recollection.recognise(self._store)
                 if self._session.lease_id == 0:
                     await self._session.open()
                 if await self._claim():
@@ -143,6 +158,10 @@ class Registration:
     async def _claim(self) -> bool:
         """Put our registration in place; our own of a former life is replaced at once, a stranger's is not."""
         key, record = self._keys.agent(self._role, self._name), self._describe()
+        memory, refusal = self.recollection.memory, self.recollection.refusal
+        record = replace(record, generation=memory.generation, refuses=refusal)
+        if self._role == "edge":
+            record = replace(record, incarnation=f"{record.instance}@{memory.born_revision}")
         kv = await self._store.get(key)
         if kv is not None:
             other = decode(kv.value, AgentRecord, key)
@@ -173,45 +192,101 @@ class AgentLink:
         name: str,
         on_desired: Callable[[tuple[Change, ...]], None],
     ) -> None:
+        self._store, self._keys, self._role, self._name = store, keys, role, name
         self._session, self._heartbeat, self._registration = session, heartbeat, registration
-        self._clock, self._log = clock, registration.log
+        self._clock, self._log, self._on_desired = clock, registration.log, on_desired
+        self._recollection = registration.recollection
         self._heard_s = clock.now()
         self._refused = ""
         heartbeat.on_commit = self._heard
         self.reports = Reports(store, session, clock)
-        self.mirror = Mirror(store, keys.desired_prefix(role, name), clock, REPAIR_EVERY_S, on_desired)
+        self._listen()
+
+    def _listen(self) -> None:
+        """A mirror that knows nothing yet, and the gate behind it."""
+        prefix = self._keys.desired_prefix(self._role, self._name)
+        self.gate = Gate(self._store, self._keys, prefix, self._clock, self._on_desired, self._log)
+        self.mirror = Mirror(self._store, prefix, self._clock, REPAIR_EVERY_S, self.gate.on_changes)
+        self._adoptions = self._recollection.adoptions
+
+    @property
+    def refusal(self) -> str:
+        """Why the store at hand is not obeyed; empty when it is, or is not there."""
+        return self._recollection.refusal
 
     async def run(self) -> None:
-        """Until cancelled. Raises NameTaken at the start and after a lost lease, and StoreChanged at any time.
+        """Until cancelled. Raises NameTaken at the start and after a lost lease.
 
         A store that refuses (no space, no permission) is an outage like any other: the agent goes on as it was last
-        told, and tries again. What was registered and reported stays in the store until the lease ends.
+        told, and tries again. What was registered and reported stays in the store until the lease ends. So it is with
+        a store that is not the one that it was: there the agent says only that it does not obey.
         """
         while True:
             try:
-                await self._linked()
-            except (Refused, ExceptionGroup) as error:
+                await self._registration.register()
+                await (self._refuse() if self.refusal else self._linked())
+            except (Refused, StoreChanged, ExceptionGroup) as error:
                 reason = _refusal(error)
                 if reason is None:
                     raise
+                self._recollection.saw(self.mirror.revision)
                 if reason != self._refused:
                     self._log("the store refuses", reason=reason)
                 self._refused = reason
             await self._clock.sleep(REFUSED_PAUSE_S)
 
     async def _linked(self) -> None:
-        await self._registration.register()
+        if self._adoptions != self._recollection.adoptions:
+            self._listen()
+        self.gate.born_revision = self._recollection.memory.born_revision
         self.reports.forget_written()
         async with asyncio.TaskGroup() as group:
+            group.create_task(self.gate.run(), name="gaps")
             group.create_task(self._session.run(), name="lease")
             group.create_task(self._heartbeat.run(), name="heartbeat")
             group.create_task(self.mirror.run(), name="desired")
             group.create_task(self.reports.run(), name="reports")
-            group.create_task(self._registration.keep(self.reports.forget_written), name="registration")
+            group.create_task(self._registration.keep(self._registered_again), name="registration")
+            group.create_task(self._recollection.keep(self._store, self._clock), name="store memory")
             group.create_task(self._notice(), name="silence")
 
-    def _heard(self, _revision: int) -> None:
+    def _registered_again(self) -> None:
+        if self.refusal:
+            raise StoreChanged(self.refusal)
+        self.reports.forget_written()
+
+    async def _refuse(self) -> None:
+        """Until the store is one to obey: nothing is read of it, and nothing reported but that we refuse, and why."""
+        self._log("the store is not obeyed", reason=self.refusal)
+        await self._session.close()
+        await self._registration.register()
+        tasks = {
+            asyncio.create_task(self._session.run(), name="lease"),
+            asyncio.create_task(self._registration.keep(lambda: None), name="registration"),
+            asyncio.create_task(self._until_recognised(), name="recognition"),
+        }
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self._log("the store is obeyed again", generation=self._recollection.memory.generation)
+
+    async def _until_recognised(self) -> None:
+        while self.refusal:
+            await self._clock.sleep(RECOGNISE_EVERY_S)
+            try:
+                await self._recollection.recognise(self._store)
+            except Unavailable:
+                continue  # while it is away it is no other one either
+
+    def _heard(self, revision: int) -> None:
         self._heard_s = self._clock.now()
+        self._recollection.saw(revision)
         if self._refused:
             self._refused = ""
             self._log("the store answers again")
@@ -230,11 +305,11 @@ class AgentLink:
             silent = silent_s > SILENT_AFTER_S
 
 
-def _refusal(error: Refused | ExceptionGroup[Exception]) -> str | None:
-    """The store's refusal, if the error is nothing else."""
-    if isinstance(error, Refused):
+def _refusal(error: Refused | StoreChanged | ExceptionGroup[Exception]) -> str | None:
+    """The store's refusal, or its being another one, if the error is nothing else."""
+    if not isinstance(error, ExceptionGroup):
         return str(error)
-    refused, rest = error.split(Refused)
+    refused, rest = error.split((Refused, StoreChanged))
     leaf: BaseException | None = refused if rest is None else None
     while isinstance(leaf, ExceptionGroup):
         leaf = leaf.exceptions[0]

@@ -183,9 +183,11 @@ def orchestrator(keys: Keys, name: str) -> Principal:
 def agent(keys: Keys, role: str, name: str) -> Principal:
     """An agent (role edge or node): it writes under its own name only, and reads its own orders and registration.
 
-    Reading its registration is what tells it that another live installation has its name.
+    Reading its registration is what tells it that another live installation has its name; reading `meta`, whether the
+    store is the one that it obeys.
     """
     permissions = {
+        Range(keys.meta): Access.READ,
         Range(keys.agent(role, name)): Access.BOTH,
         Range(keys.heartbeat(role, name)): Access.WRITE,
         below(keys.observed_prefix(role, name)): Access.WRITE,

@@ -10,10 +10,11 @@ import pytest
 
 from fsm.records import AgentRecord, EdgeReport
 from orchestrator.agents.link import AgentLink, NameTaken, Registration
+from orchestrator.store.generation import Memory, Meta, Recollection
 from orchestrator.store.heartbeat import Heartbeat
 from orchestrator.store.lease import Session
-from orchestrator.store.port import Change, Put, Refused, StoreChanged
-from orchestrator.store.records import RecordError, decode
+from orchestrator.store.port import Change, Put, Refused
+from orchestrator.store.records import RecordError, decode, encode
 from tests.agents.fakes import KEYS
 from tests.contract.store.clocks import VirtualClock
 from tests.contract.store.fake import FakeEtcd, FakeStore
@@ -51,7 +52,9 @@ class Net:
         self.turns += 1
         return self.turns
 
-    def start(self, instance: str = "i-1", store: FakeStore | None = None) -> Linked:
+    def start(
+        self, instance: str = "i-1", store: FakeStore | None = None, recollection: Recollection | None = None
+    ) -> Linked:
         store = store or self.server.client()
         told: list[Change] = []
         said: list[str] = []
@@ -64,6 +67,7 @@ class Net:
         registration = Registration(
             store=store, keys=KEYS, clock=self.clock, session=session, role="edge", name="edge-1",
             describe=lambda: AgentRecord("edge-1", "edge", instance, "1", "key"), log=log,
+            recollection=recollection,
         )  # fmt: skip
         link = AgentLink(
             store=store, keys=KEYS, clock=self.clock, session=session, heartbeat=beat, registration=registration,
@@ -273,11 +277,81 @@ async def test_a_store_that_refuses_ends_nothing_and_is_said_once(net: Net, at: 
     assert linked.said[-1] == "the store answers again"
 
 
-async def test_another_store_ends_the_agent(net: Net) -> None:
+def registered(net: Net) -> AgentRecord:
+    return decode(net.server.items[AGENT].value, AgentRecord, AGENT)
+
+
+def found(net: Net, generation: str, accepts: tuple[str, ...] = ()) -> None:
+    net.server.commit([Put(KEYS.meta, encode(Meta(generation, accepts=accepts)))])
+
+
+@pytest.mark.parametrize("cluster_id", [None, 0xC2], ids=["emptied", "another cluster"])
+async def test_another_store_is_not_obeyed_and_told_so_until_it_is_accepted(net: Net, cluster_id: int | None) -> None:
+    found(net, "one")
     linked = net.start()
-    await net.clock.advance(0.5)
-    net.server.wipe(cluster_id=0xC2)
+    linked.report(EdgeReport("i-1"))
+    await net.clock.advance(1.0)
+    assert registered(net).generation == "one"
+    net.server.wipe(cluster_id)
     await net.clock.advance(15.0)
-    with pytest.raises(ExceptionGroup) as caught:
-        await linked.task
-    assert caught.group_contains(StoreChanged, depth=None)
+    assert not linked.task.done()
+    assert "store accept" in linked.link.refusal
+    assert "store accept" in registered(net).refuses
+    assert registered(net).generation == "one", "what it obeyed, for the one who accepts"
+    assert net.observed() is None, "nothing else is said there"
+    assert linked.said.count("the store is not obeyed") == 1
+    net.server.commit([Put(DESIRED, b"{}")])
+    await net.clock.advance(5.0)
+    assert linked.told == [], "nor heard"
+    found(net, "two", accepts=("one",))
+    await net.clock.advance(5.0)
+    assert (linked.link.refusal, registered(net).refuses, registered(net).generation) == ("", "", "two")
+    assert [change.key for change in linked.told] == [DESIRED]
+    assert net.observed() is not None
+
+
+async def test_what_was_seen_is_remembered_over_a_restart(net: Net) -> None:
+    found(net, "one")
+    saved: list[Memory] = []
+
+    async def save(memory: Memory) -> None:
+        saved.append(memory)
+
+    first = net.start(recollection=Recollection(KEYS, DESIRED, save=save))
+    await net.clock.advance(30.0)
+    await net.stop(first)
+    assert saved[-1].generation == "one"
+    assert saved[-1].revision > 30, "the heartbeats are in it"
+    assert len(saved) < 6, "and it was written a few times only"
+    net.server.wipe()
+    found(net, "one")
+    second = net.start(recollection=Recollection(KEYS, DESIRED, saved[-1], save))
+    await net.clock.advance(3.0)
+    assert "went back" in second.link.refusal
+    assert "went back" in registered(net).refuses
+
+
+async def test_a_store_without_a_generation_gets_one_later(net: Net) -> None:
+    linked = net.start()
+    await net.clock.advance(1.0)
+    assert linked.link.refusal == ""
+    found(net, "one")
+    await net.clock.advance(15.0)
+    net.server.wipe()
+    found(net, "other")
+    await net.clock.advance(15.0)
+    assert "generation one" in linked.link.refusal
+
+
+async def test_an_edge_without_a_past_obeys_no_order_that_was_given_before_it_came(net: Net) -> None:
+    pool, later = KEYS.desired("edge", "edge-1", "pool", "web"), KEYS.desired("edge", "edge-1", "pool", "mail")
+    net.server.commit([Put(DESIRED, b"{}"), Put(pool, b"old")])
+    linked = net.start(recollection=Recollection(KEYS, DESIRED.removesuffix("base"), blank=lambda: True))
+    await net.clock.advance(1.0)
+    assert [change.key for change in linked.told] == [DESIRED], "its tunnels do no harm"
+    born = registered(net).incarnation
+    net.server.commit([Put(pool, b"new"), Put(later, b"new")])
+    await net.clock.advance(1.0)
+    assert [(change.key, change.value) for change in linked.told[1:]] == [(pool, b"new"), (later, b"new")]
+    assert born.startswith("i-1@")
+    assert born != "i-1@0"
