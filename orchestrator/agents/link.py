@@ -10,6 +10,7 @@ from dataclasses import replace
 from fsm.ports import Clock
 from fsm.records import AgentRecord
 from orchestrator.agents.gate import Gate
+from orchestrator.agents.reports import Reports
 from orchestrator.store.generation import Recollection
 from orchestrator.store.heartbeat import Heartbeat
 from orchestrator.store.keys import Keys
@@ -43,63 +44,6 @@ Log = Callable[..., None]
 
 class NameTaken(Exception):
     """A live agent of another installation has this name."""
-
-
-class Reports:
-    """What is observed, as levels: the last value of each key is written, until the store has it.
-
-    Values that are equal to what the store has are not written again. All hang on the session's lease.
-    """
-
-    def __init__(self, store: Store, session: Session, clock: Clock) -> None:
-        self._store, self._session, self._clock = store, session, clock
-        self._wanted: dict[str, bytes | None] = {}
-        self._written: dict[str, bytes | None] = {}
-        self._wake = asyncio.Event()
-
-    def set(self, key: str, value: object | None) -> None:
-        """Report this; None takes the report back."""
-        data = None if value is None else encode(value)
-        if self._wanted.get(key, b"") != data:
-            self._wanted[key] = data
-            self._wake.set()
-
-    def forget_written(self) -> None:
-        """The lease is gone, and with it all that was written under it."""
-        self._written.clear()
-        self._wake.set()
-
-    async def run(self) -> None:
-        """Write what is wanted and not written yet, for ever."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            for key, data in list(self._wanted.items()):
-                if self._written.get(key, b"") != data and not await self._write(key, data):
-                    await self._clock.sleep(RETRY_S)
-                    self._wake.set()
-                    break
-
-    async def _write(self, key: str, data: bytes | None) -> bool:
-        """One write. One without an answer is simply written again: it is a level, twice is as good as once."""
-        lease_id = self._session.lease_id
-        if lease_id == 0:
-            return False
-        try:
-            if data is None:
-                await self._store.delete(key)
-            else:
-                await self._store.put(key, data, lease_id)
-        except LeaseLost:
-            self._session.report_lost(lease_id)
-            return False
-        except (Unavailable, Indeterminate):
-            return False
-        self._written[key] = data
-        if data is None and self._wanted.get(key) is None:
-            self._wanted.pop(key, None)
-            self._written.pop(key, None)
-        return True
 
 
 class Registration:
@@ -199,7 +143,7 @@ class AgentLink:
         self._heard_s = clock.now()
         self._refused = ""
         heartbeat.on_commit = self._heard
-        self.reports = Reports(store, session, clock)
+        self.reports = Reports(store, session, clock, urgent=keys.observed_base(role, name))
         self._listen()
 
     def _listen(self) -> None:

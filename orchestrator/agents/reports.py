@@ -1,0 +1,108 @@
+"""What an agent observes, written to the store: levels, many keys in one transaction, the urgent one by itself."""
+
+import asyncio
+from collections.abc import Mapping
+from itertools import islice
+
+from fsm.ports import Clock
+from orchestrator.store.lease import Session
+from orchestrator.store.port import (
+    MAX_TXN_OPS,
+    Delete,
+    Indeterminate,
+    LeaseLost,
+    Op,
+    Put,
+    Store,
+    Unavailable,
+)
+from orchestrator.store.records import encode
+
+RETRY_S = 0.2
+
+
+class _Queue:
+    """Keys that are to be written, the longest waiting first."""
+
+    def __init__(self) -> None:
+        self.keys: dict[str, None] = {}
+        self.wake = asyncio.Event()
+
+    def add(self, key: str) -> None:
+        self.keys[key] = None
+        self.wake.set()
+
+
+class Reports:
+    """What is observed, as levels: the last value of each key is written, until the store has it.
+
+    Values that are equal to what the store has are not written again. All hang on the session's lease. `urgent` is a
+    key that never waits for the others: what an edge says of its gateways, while a thousand pools report their moves.
+    """
+
+    def __init__(self, store: Store, session: Session, clock: Clock, urgent: str = "") -> None:
+        self._store, self._session, self._clock, self._urgent = store, session, clock, urgent
+        self._wanted: dict[str, bytes | None] = {}
+        self._written: dict[str, bytes | None] = {}
+        self._hot, self._rest = _Queue(), _Queue()
+
+    def set(self, key: str, value: object | None) -> None:
+        """Report this; None takes the report back."""
+        data = None if value is None else encode(value)
+        if self._wanted.get(key, b"") != data:
+            self._wanted[key] = data
+            self._queue(key)
+
+    def forget_written(self) -> None:
+        """The lease is gone, and with it all that was written under it."""
+        self._written.clear()
+        for key in self._wanted:
+            self._queue(key)
+
+    def _queue(self, key: str) -> None:
+        (self._hot if key == self._urgent else self._rest).add(key)
+
+    async def run(self) -> None:
+        """Write what is wanted and not written yet, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._write_all(self._hot), name="urgent reports")
+            group.create_task(self._write_all(self._rest), name="other reports")
+
+    async def _write_all(self, queue: _Queue) -> None:
+        while True:
+            await queue.wake.wait()
+            queue.wake.clear()
+            while queue.keys:
+                keys = list(islice(queue.keys, MAX_TXN_OPS))
+                batch = {key: self._wanted[key] for key in keys if key in self._wanted}
+                due = {key: data for key, data in batch.items() if self._written.get(key, b"") != data}
+                if due and not await self._write(due):
+                    await self._clock.sleep(RETRY_S)
+                    continue
+                for key in keys:
+                    if key not in batch or self._wanted.get(key, b"") == batch[key]:
+                        del queue.keys[key]
+                self._forget_gone(batch)
+
+    async def _write(self, due: Mapping[str, bytes | None]) -> bool:
+        """One transaction. One without an answer is simply written again: levels, twice is as good as once."""
+        lease_id = self._session.lease_id
+        if lease_id == 0:
+            return False
+        ops: list[Op] = [Delete(key) if data is None else Put(key, data, lease_id) for key, data in due.items()]
+        try:
+            await self._store.txn([], ops)
+        except LeaseLost:
+            self._session.report_lost(lease_id)
+            return False
+        except (Unavailable, Indeterminate):
+            return False
+        if self._session.lease_id == lease_id:
+            self._written.update(due)
+        return True
+
+    def _forget_gone(self, batch: Mapping[str, bytes | None]) -> None:
+        for key, data in batch.items():
+            if data is None and self._wanted.get(key, b"") is None:
+                self._wanted.pop(key, None)
+                self._written.pop(key, None)

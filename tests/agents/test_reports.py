@@ -1,0 +1,154 @@
+"""Reports of a thousand pools: few transactions, the urgent one by itself, nothing lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from fsm.records import EdgePoolReport, EdgeReport
+from orchestrator.agents.reports import Reports
+from orchestrator.store.lease import Session
+from orchestrator.store.port import MAX_TXN_OPS, Guard, Indeterminate, Op, TxnResult
+from orchestrator.store.records import decode
+from tests.agents.fakes import KEYS
+from tests.contract.store.clocks import VirtualClock
+from tests.contract.store.fake import FakeEtcd, FakeStore
+
+BASE = KEYS.observed_base("edge", "edge-1")
+POOLS = [KEYS.observed("edge", "edge-1", "pool", f"pool-{n:04d}") for n in range(1000)]
+
+
+class Counting(FakeStore):
+    """Keeps what each transaction writes, and holds them up on demand."""
+
+    def __init__(self, server: FakeEtcd) -> None:
+        super().__init__(server)
+        self.written: list[list[str]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.silent = 0
+        """So many transactions are done and not answered."""
+
+    async def txn(self, guards: Sequence[Guard], ops: Sequence[Op]) -> TxnResult:
+        keys = [getattr(op, "key", "") for op in ops]
+        self.written.append(keys)
+        if BASE not in keys:
+            await self.open.wait()
+        result = await super().txn(guards, ops)
+        if self.silent:
+            self.silent -= 1
+            raise Indeterminate("no answer")
+        return result
+
+
+@dataclass
+class Desk:
+    clock: VirtualClock
+    server: FakeEtcd
+    store: Counting
+    session: Session
+    reports: Reports
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def epochs(self) -> dict[str, int]:
+        kept = {key: kv for key, kv in self.server.items.items() if key in set(POOLS)}
+        return {key: decode(kv.value, EdgePoolReport, key).epoch for key, kv in kept.items()}
+
+    def pools(self) -> list[list[str]]:
+        return [keys for keys in self.store.written if BASE not in keys]
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    clock = VirtualClock()
+    server = FakeEtcd(clock)
+    store = Counting(server)
+    session = Session(store, clock, 3000, 1000, lambda: 1)
+    await session.open()
+    made = Desk(clock, server, store, session, Reports(store, session, clock, urgent=BASE))
+    made.tasks.append(asyncio.create_task(made.reports.run()))
+    yield made
+    for task in made.tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    await server.close()
+
+
+def tell(desk: Desk, epoch: int, keys: Sequence[str] = POOLS) -> None:
+    for key in keys:
+        desk.reports.set(key, EdgePoolReport(epoch, "gw-a"))
+
+
+async def test_a_thousand_reports_are_few_transactions(desk: Desk) -> None:
+    tell(desk, 1)
+    await desk.clock.settle()
+    assert desk.epochs() == dict.fromkeys(POOLS, 1)
+    assert len(desk.store.written) == -(-len(POOLS) // MAX_TXN_OPS)
+    assert all(desk.server.items[key].lease == desk.session.lease_id for key in POOLS)
+
+
+async def test_what_the_store_has_is_not_written_again(desk: Desk) -> None:
+    tell(desk, 1)
+    await desk.clock.settle()
+    before = len(desk.store.written)
+    tell(desk, 1)
+    tell(desk, 2, POOLS[7:9])
+    await desk.clock.settle()
+    assert desk.store.written[before:] == [POOLS[7:9]]
+
+
+async def test_the_urgent_report_waits_for_nobody(desk: Desk) -> None:
+    desk.store.open.clear()
+    tell(desk, 1)
+    await desk.clock.settle()
+    desk.reports.set(BASE, EdgeReport("i-1"))
+    await desk.clock.settle()
+    assert BASE in desk.server.items
+    assert desk.epochs() == {}
+    desk.store.open.set()
+    await desk.clock.settle()
+    assert len(desk.epochs()) == len(POOLS)
+
+
+async def test_what_changes_while_it_is_written_is_written_again(desk: Desk) -> None:
+    desk.store.open.clear()
+    tell(desk, 1, POOLS[:3])
+    await desk.clock.settle()
+    tell(desk, 2, POOLS[:1])
+    tell(desk, 1, POOLS[3:5])
+    desk.store.open.set()
+    await desk.clock.settle()
+    assert desk.epochs() == {POOLS[0]: 2, **dict.fromkeys(POOLS[1:5], 1)}
+    assert desk.pools()[1] == [POOLS[0], *POOLS[3:5]]
+
+
+async def test_a_write_without_an_answer_is_repeated(desk: Desk) -> None:
+    desk.store.silent = 1
+    tell(desk, 1, POOLS[:2])
+    await desk.clock.advance(1.0)
+    assert desk.pools() == [POOLS[:2], POOLS[:2]]
+    assert desk.epochs() == dict.fromkeys(POOLS[:2], 1)
+
+
+async def test_what_is_taken_back_is_deleted_among_the_others(desk: Desk) -> None:
+    tell(desk, 1, POOLS[:4])
+    await desk.clock.settle()
+    desk.reports.set(POOLS[1], None)
+    tell(desk, 2, POOLS[2:3])
+    await desk.clock.settle()
+    assert desk.epochs() == {POOLS[0]: 1, POOLS[2]: 2, POOLS[3]: 1}
+    assert len(desk.store.written) == 2
+
+
+async def test_a_new_lease_gets_everything_anew(desk: Desk) -> None:
+    tell(desk, 1)
+    await desk.clock.settle()
+    desk.server.end_lease(desk.session.lease_id)
+    desk.session.report_lost(desk.session.lease_id)
+    await desk.session.open()
+    desk.reports.forget_written()
+    await desk.clock.settle()
+    assert desk.epochs() == dict.fromkeys(POOLS, 1)
