@@ -35,6 +35,12 @@ class FenceState:
         """The highest epoch ever accepted."""
         return max(self.floor.values(), default=0)
 
+    @property
+    def reserved_epoch(self) -> int:
+        """The highest epoch that was accepted, or that a plan in force may take without asking anybody."""
+        plans = (plan.epoch for accepted in self.pools.values() for plan in accepted.command.plan)
+        return max(self.highest_epoch, max(plans, default=0))
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:

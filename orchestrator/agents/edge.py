@@ -27,6 +27,7 @@ from orchestrator.agents.link import AgentLink
 from orchestrator.agents.moves import Moves, Order
 from orchestrator.agents.plans import carried_out, due_plan, is_dead
 from orchestrator.agents.problems import Problems
+from orchestrator.agents.readings import EdgeReadings
 from orchestrator.agents.sessions import Sessions
 from orchestrator.agents.steering import Steering
 from orchestrator.agents.tunnels import Tunnels
@@ -285,8 +286,6 @@ class EdgeAgent:
         if not well:
             self._base_wake.set()
 
-    # ---- reconciling -----------------------------------------------------------------------------------------------
-
     async def _reconcile_all(self) -> None:
         while True:
             try:
@@ -396,8 +395,6 @@ class EdgeAgent:
             self._heard.update(heard)
             self._orders_wake.set()
 
-    # ---- reporting -------------------------------------------------------------------------------------------------
-
     def _tell(self, key: str, value: object | None) -> None:
         if self.link is not None:
             self.link.reports.set(key, value)
@@ -405,6 +402,11 @@ class EdgeAgent:
     def lacking(self) -> str:
         """What keeps this agent from doing its work, for /readyz; empty when nothing does."""
         return "; ".join(self._problems.told())
+
+    def readings(self) -> EdgeReadings:
+        """What is measured here, as of now."""
+        probes = {name: self._watch.probe(name) for name in self._tunnels.lanes}
+        return EdgeReadings(self._state.fence, probes, self._events.overruns)
 
     def _report_base(self, witnesses: Mapping[str, GatewayWitness]) -> None:
         report = EdgeReport(

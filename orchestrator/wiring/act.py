@@ -1,6 +1,7 @@
 """The agents' parts, put together."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,7 @@ from orchestrator.store.lease import Session
 from orchestrator.store.opening import open_store
 from orchestrator.store.port import Store
 from orchestrator.wiring.hardening import make_folder
+from orchestrator.wiring.memory import STORE_STATE, recollection
 from orchestrator.wiring.process import (
     DONE,
     VERSION,
@@ -95,9 +97,15 @@ async def machine(config: Agent, clock: BootClock) -> Machine:
 
 
 def link(
-    config: Agent, store: Store, clock: BootClock, role: str, record: AgentRecord, agent: EdgeAgent | NodeAgent
+    config: Agent,
+    store: Store,
+    clock: BootClock,
+    describe: Callable[[], AgentRecord],
+    agent: EdgeAgent | NodeAgent,
+    blank: Callable[[], bool] = lambda: False,
 ) -> AgentLink:
-    """An agent's link with the store; renewal depends on the agent's own progress."""
+    """An agent's link with the store; renewal depends on the agent's own progress. `blank`: it has no past."""
+    role = describe().role
     keys, log = Keys(config.etcd.prefix), structlog.get_logger()
     lease = config.lease
     session = Session(store, clock, lease.ttl_ms, lease.renew_every_ms, lambda: agent.turns)
@@ -110,8 +118,9 @@ def link(
         session=session,
         role=role,
         name=config.name,
-        describe=lambda: record,
+        describe=describe,
         log=log.info,
+        recollection=recollection(config.state_dir, keys, keys.desired_prefix(role, config.name), blank),
     )
     agent.link = AgentLink(
         store=store,
@@ -152,8 +161,12 @@ async def edge_main(config: EdgeAgentConfig) -> int:
         log=log.info,
     )
     store = open_store(config.etcd, clock)
-    record = AgentRecord(config.name, "edge", parts.instance.id, VERSION, parts.public_key)
-    link(config, store, clock, "edge", record, agent)
+
+    def describe() -> AgentRecord:
+        highest = agent.readings().fence.reserved_epoch
+        return AgentRecord(config.name, "edge", parts.instance.id, VERSION, parts.public_key, highest_epoch=highest)
+
+    link(config, store, clock, describe, agent, blank=lambda: not agent.readings().fence.floor)
     log.info("started", version=VERSION, instance=parts.instance.id)
     await _serve(config, asked, agent, parts, store)
     return DONE
@@ -180,7 +193,7 @@ async def node_main(config: NodeAgentConfig) -> int:
     )
     store = open_store(config.etcd, clock)
     record = AgentRecord(config.name, "node", parts.instance.id, VERSION, parts.public_key, config.lan.address)
-    link(config, store, clock, "node", record, agent)
+    link(config, store, clock, lambda: record, agent)
     log.info("started", version=VERSION, instance=parts.instance.id)
     await _serve(config, asked, agent, parts, store)
     return DONE
@@ -190,7 +203,7 @@ async def _serve(
     config: Agent, asked: asyncio.Event, agent: EdgeAgent | NodeAgent, parts: Machine, store: Store
 ) -> None:
     """Run the agent until it is asked to stop, or can't go on."""
-    http = HttpServer(config.http.listen, CollectorRegistry(), agent.lacking) if config.http.listen else None
+    http = HttpServer(config.http.listen, CollectorRegistry(), lambda: lacking(agent)) if config.http.listen else None
     running = asyncio.create_task(agent.run(), name="agent")
     try:
         if http is not None:
@@ -204,6 +217,12 @@ async def _serve(
         await parts.kernel.close()
         await store.close()
         parts.instance.close()
+
+
+def lacking(agent: EdgeAgent | NodeAgent) -> str:
+    """What keeps an agent from doing its work, for /readyz; empty when nothing does."""
+    refusal = agent.link.refusal if agent.link is not None else ""
+    return "; ".join(text for text in (agent.lacking(), refusal) if text)
 
 
 async def _asked(config: Agent, asked: asyncio.Event, agent: EdgeAgent | NodeAgent) -> None:
@@ -224,4 +243,4 @@ async def _again(asked: asyncio.Event) -> None:
 
 def state_files(config: Agent) -> tuple[Path, ...]:
     """Files of the agents' own in the state directory."""
-    return tuple(config.state_dir / name for name in (EDGE_STATE, NODE_STATE))
+    return tuple(config.state_dir / name for name in (EDGE_STATE, NODE_STATE, STORE_STATE))

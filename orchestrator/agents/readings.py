@@ -1,0 +1,16 @@
+"""What is measured on an edge and on a gateway, for metrics: values of one instant."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dataplane.probe import ProbeState
+from fsm.fence import FenceState
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeReadings:
+    """`probes` by gateway; `overruns`: times that the kernel's word on routes got lost and was read anew."""
+
+    fence: FenceState
+    probes: Mapping[str, ProbeState | None]
+    overruns: int

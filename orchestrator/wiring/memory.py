@@ -1,0 +1,24 @@
+"""What a daemon remembers of its store, on its disk."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from orchestrator.agents.statefile import load, save
+from orchestrator.store.generation import Memory, Recollection
+from orchestrator.store.keys import Keys
+
+STORE_STATE = "store.json"
+
+
+def recollection(state_dir: Path, keys: Keys, ground: str, blank: Callable[[], bool] = lambda: False) -> Recollection:
+    """The memory in that state directory. Raises StateFileError for a file that is damaged.
+
+    It is written by a thread of its own: a disk that is slow must not hold up a failover.
+    """
+    path = state_dir / STORE_STATE
+
+    async def remember(memory: Memory) -> None:
+        await asyncio.to_thread(save, path, memory)
+
+    return Recollection(keys, ground, load(path, Memory, Memory()), remember, blank)
