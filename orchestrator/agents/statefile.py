@@ -13,14 +13,21 @@ class StateFileError(Exception):
     """A state file that can't be read or written; the text names it and what to do."""
 
 
-def load(path: Path, type_: type[T], default: T) -> T:
-    """The record in the file, or `default` when there is no file. Raises StateFileError for one that is damaged."""
+def read(path: Path) -> bytes | None:
+    """What is in the file; None when there is none. Raises StateFileError."""
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
-        return default
+        return None
     except OSError as error:
         raise StateFileError(f"{path}: can't be read: {error.strerror}") from error
+
+
+def load(path: Path, type_: type[T], default: T) -> T:
+    """The record in the file, or `default` when there is no file. Raises StateFileError for one that is damaged."""
+    data = read(path)
+    if data is None:
+        return default
     try:
         return decode(data, type_, str(path))
     except RecordError as error:
@@ -32,12 +39,17 @@ def save(path: Path, value: object) -> None:
 
     About 0.5 ms on a local disk. Raises StateFileError.
     """
+    write(path, encode(value))
+
+
+def write(path: Path, content: bytes) -> None:
+    """Make this the file's content, durably and whole or not at all. Raises StateFileError."""
     draft = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            data = memoryview(encode(value))
+            data = memoryview(content)
             while data:
                 data = data[os.write(descriptor, data) :]  # it may take less than it is given
             os.fsync(descriptor)
