@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,10 +81,20 @@ def the_lab(lab_id: str | None) -> world.World:
     return world.World(lab_id, say)
 
 
+class Outside(StrEnum):
+    """What tunnels may travel over."""
+
+    IPV4 = "4"
+    IPV6 = "6"
+
+
 @app.command()
 def up(
     lab_id: Annotated[str, typer.Option("--id", help="Name of the lab; two labs can stand side by side.")] = "lab",
     daemons: Annotated[bool, typer.Option(help="Start orchestrators, agents and their BIRD too.")] = True,
+    outside: Annotated[
+        Outside, typer.Option("--outside", help="IP version that the tunnels travel over.")
+    ] = Outside.IPV4,
 ) -> None:
     """Make the network, start every service and leave it standing.
 
@@ -92,9 +103,12 @@ def up(
       bgplb lab up
       bgplb lab up --id second        beside the first
       bgplb lab up --no-daemons       network, etcd and the operator's BIRD, none of ours
+      bgplb lab up --outside 6        tunnels over IPv6
     """
     with telling_errors():
-        world.World(lab_id, say).up(daemons)
+        lab = world.World(lab_id, say)
+        lab.outside = Family(outside)
+        lab.up(daemons)
         say(f"lab {lab_id} is up; `bgplb lab down --id {lab_id}` removes it")
 
 

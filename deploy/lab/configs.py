@@ -1,6 +1,8 @@
 """The files that an operator would have written on each machine: BIRD's, ours, and the manifests."""
 
 from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
 
 import yaml
 from bgplb_lab import topology as lab
@@ -70,7 +72,7 @@ BIRD_IMPORT_EXTRA = f"""\
 if net = {lab.FLOOR_PREFIX} then accept;
 """
 
-EDGE_GATEWAY = {
+EDGE_GATEWAY: dict[str, Any] = {
     "apiVersion": "networking.example.net/v1alpha1",
     "kind": "EdgeGateway",
     "metadata": {"name": "edge-gateway"},
@@ -80,7 +82,7 @@ EDGE_GATEWAY = {
         "gatewayASN": lab.GATEWAY_ASN,
     },
 }
-POOL = {
+POOL: dict[str, Any] = {
     "apiVersion": "networking.example.net/v1alpha1",
     "kind": "EIPPool",
     "metadata": {"name": lab.POOL},
@@ -143,6 +145,12 @@ def files(machine: str) -> dict[str, str]:
     return {}
 
 
-def manifests() -> dict[str, str]:
-    """The intent: file name -> text. The orchestrators share one folder, as from one configuration repository."""
-    return {"edge-gateway.yaml": to_yaml(EDGE_GATEWAY), f"{lab.POOL}.yaml": to_yaml(POOL)}
+def manifests(outside: lab.Family = lab.Family.IPV4) -> dict[str, str]:
+    """The intent: file name -> text. The orchestrators share one folder, as from one configuration repository.
+
+    `outside`: the IP version in which the tunnels' own packets travel.
+    """
+    group = deepcopy(EDGE_GATEWAY)
+    if outside is lab.Family.IPV6:
+        group["spec"]["edges"][0]["endpoint"] = lab.EDGE_ADDRESS_IPV6
+    return {"edge-gateway.yaml": to_yaml(group), f"{lab.POOL}.yaml": to_yaml(POOL)}

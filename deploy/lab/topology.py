@@ -22,6 +22,8 @@ TCP_PORT = 8080
 POD_ADDRESS, POD_ADDRESS_IPV6 = "10.244.1.10", "fd10:244:1::10"
 CLIENT_ADDRESS = "198.51.100.10"
 EDGE_ADDRESS, EDGE_ADDRESS_IPV6 = "203.0.113.1", "2001:db8:113::1"
+UNDERLAY_IPV6, OUTSIDE_IPV6 = "2001:db8:a{}", "2001:db8:b{}"
+"""Between the edge and a NAT box, and behind it; each by the number of the NAT box."""
 TRANSIT_ADDRESS, TRANSIT_ADDRESS_IPV6 = "203.0.113.2", "2001:db8:113::2"
 EDGE_ASN, TRANSIT_ASN, GATEWAY_ASN = 64512, 64601, 64513
 SIGNAL_TABLE = 10177
@@ -173,14 +175,20 @@ def management(address: str) -> Port:
 
 def gateway(letter: str, host: int, network: int, management_address: str, programs: Programs) -> Machine:
     """A gateway behind its own NAT box, with the service's DNAT as kube-proxy would write it."""
+    outside = OUTSIDE_IPV6.format(network)
     return Machine(
         f"gw-{letter}",
         (
-            Port("under0", f"nat-{letter}-gw-{letter}", (f"10.0.{network}.{host}/24",)),
+            Port("under0", f"nat-{letter}-gw-{letter}", (f"10.0.{network}.{host}/24", f"{outside}::{host}/64")),
             Port("lan0", "cluster-lan", (f"10.10.0.{host}/24", f"fd10::{host}/64")),
             management(management_address),
         ),
-        (f"default via 10.0.{network}.1", "10.244.1.0/24 via 10.10.0.13", "fd10:244:1::/64 via fd10::13"),
+        (
+            f"default via 10.0.{network}.1",
+            f"default via {outside}::1",
+            "10.244.1.0/24 via 10.10.0.13",
+            "fd10:244:1::/64 via fd10::13",
+        ),
         ROUTER,
         (OUR_BIRD, agent("node-agent", programs)),
         SERVICE_NFT,
@@ -188,14 +196,14 @@ def gateway(letter: str, host: int, network: int, management_address: str, progr
 
 
 def nat_box(letter: str, network: int, edge_side: str, edge: str) -> Machine:
-    """A NAT box between the edge and a gateway; it forgets nothing but its mappings' time-outs."""
+    """A NAT box between the edge and a gateway; it forgets nothing but its mappings' time-outs. IPv6 it only routes."""
     return Machine(
         f"nat-{letter}",
         (
-            Port("out0", f"edge-nat-{letter}", (f"{edge_side}/30",)),
-            Port("in0", f"nat-{letter}-gw-{letter}", (f"10.0.{network}.1/24",)),
+            Port("out0", f"edge-nat-{letter}", (f"{edge_side}/30", f"{UNDERLAY_IPV6.format(network)}::2/64")),
+            Port("in0", f"nat-{letter}-gw-{letter}", (f"10.0.{network}.1/24", f"{OUTSIDE_IPV6.format(network)}::1/64")),
         ),
-        (f"default via {edge}",),
+        (f"default via {edge}", f"default via {UNDERLAY_IPV6.format(network)}::1"),
         ROUTER,
         (),
         masquerade("out0"),
@@ -227,12 +235,12 @@ def edge(programs: Programs) -> Machine:
     return Machine(
         "edge-1",
         (
-            Port("nat-a0", "edge-nat-a", ("203.0.113.5/30",)),
-            Port("nat-b0", "edge-nat-b", ("203.0.113.9/30",)),
+            Port("nat-a0", "edge-nat-a", ("203.0.113.5/30", f"{UNDERLAY_IPV6.format(1)}::1/64")),
+            Port("nat-b0", "edge-nat-b", ("203.0.113.9/30", f"{UNDERLAY_IPV6.format(2)}::1/64")),
             Port("up0", "transit-edge", (f"{EDGE_ADDRESS}/30", f"{EDGE_ADDRESS_IPV6}/64")),
             management("10.99.0.31"),
         ),
-        (),
+        tuple(f"{OUTSIDE_IPV6.format(number)}::/64 via {UNDERLAY_IPV6.format(number)}::2" for number in (1, 2)),
         ROUTER,
         (OPERATOR_BIRD, OUR_BIRD, agent("edge-agent", programs)),
     )

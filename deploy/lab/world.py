@@ -60,6 +60,8 @@ class World:
         self.machines = topology.machines(self.programs)
         self.family = topology.Family.BOTH
         """What probes ask over, unless they are told otherwise."""
+        self.outside = topology.Family.IPV4
+        """What tunnels travel over; of interest to `up` alone."""
 
     # What exists
 
@@ -172,7 +174,7 @@ class World:
         """The folder of manifests that the orchestrators share."""
         folder = self.disk_folder / "manifests"
         folder.mkdir()
-        for name, text in configs.manifests().items():
+        for name, text in configs.manifests(self.outside).items():
             (folder / name).write_text(text, encoding="utf-8")
 
     # One machine
