@@ -12,7 +12,7 @@ from bgplb_lab.probes import Prober, RouteWatch
 from bgplb_lab.scenario import EDGE, OWNER, cut_and_return
 from bgplb_lab.world import World
 
-from tests.lab.under_fault import LONG_S, OTHER, QUIET_PROBES, condition, suffer
+from tests.lab.under_fault import LONG_S, OTHER, QUIET_PROBES, condition, suffer, within
 
 BOOT_S = 5.0
 """Within which pools are back after an edge has booted."""
@@ -97,13 +97,13 @@ def test_a_power_cut_while_the_leader_of_the_store_sleeps_is_left_to_the_plan(
     counts = prober.stop().counts
     fell_ns = watch.first_after(t0_ns, "del", topology.SIGNAL_TABLE, topology.FLOOR_PREFIX)
     assert fell_ns is not None
-    assert counts.outage_ms - counts.gap_in_outage_ms <= 1.3 * (fell_ns - t0_ns) / 1e6
     faults.heal(whole_lab, "etcd-freeze", member)
     after = observe.wait_settled(whole_lab, LONG_S, OTHER, with_standby=False)
     assert observe.states_since(after, observe.last_seq(before)) == UNPLANNED
     faults.heal(whole_lab, "power-cut", OWNER)
     observe.wait_settled(whole_lab, LONG_S, OTHER)
     watch.stop()
+    within(counts, (fell_ns - t0_ns) / 1e6, 1.3)
 
 
 @pytest.mark.parametrize("part", list(Without))
@@ -117,11 +117,10 @@ def test_a_power_cut_without_a_part_of_the_brain_costs_no_more(
     watch.stop()
     assert cut.executed == 1
     assert observe.states_since(cut.after, observe.last_seq(before)) == UNPLANNED
-    assert cut.floor_ms is not None
-    assert cut.outage.outage_ms - cut.outage.gap_in_outage_ms <= 1.3 * cut.floor_ms
     assert observe.states_since(cut.returned, observe.last_seq(cut.after)) == ()
     assert absence.executed(cut.returned, observe.last_seq(cut.after)) == 0
     assert cut.recovery.lost == 0
+    within(cut.outage, cut.floor_ms, 1.3)
 
 
 def back_after_s(lab: World, without_etcd: bool) -> float:
