@@ -1,5 +1,6 @@
 """What is wrong with a text that a person wrote: all of it at once, a line for each that says what is allowed."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -128,8 +129,19 @@ def problems_of(error: ValidationError, model: type[BaseModel], file: str, obj: 
             value, allowed = detail["input"], _section_text(model, loc)
         else:
             value, allowed = detail["input"], _typed(detail["type"], allowed_of(field) or detail["msg"])
-        found.append(Problem(file, obj, path_text(loc), quoted(value), allowed))
+        found.append(Problem(file, obj, path_text(loc), _shown(loc, value), allowed))
     return found
+
+
+_SECRET = re.compile(r"password|secret|token|private|(^|_)key(_|$)", re.IGNORECASE)
+"""Fields that a person may have typed a secret into, though none of ours takes one."""
+
+
+def _shown(loc: tuple[int | str, ...], value: Any) -> str:
+    """The value, unless the name of its field says that it may be a secret."""
+    if value is not NO_VALUE and any(isinstance(part, str) and _SECRET.search(part) for part in loc):
+        return "value hidden"
+    return quoted(value)
 
 
 TYPE_WORDS = {"int_type": "a whole number", "string_type": "a text", "bool_type": "true or false"}

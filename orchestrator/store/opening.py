@@ -1,20 +1,41 @@
 """From the section `etcd` of a configuration to an open store."""
 
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
 from fsm.ports import Clock
 from orchestrator.config.sections import Etcd
 from orchestrator.store.etcd import EtcdStore, Tls
-from orchestrator.store.secret_files import read_password, read_secret
+from orchestrator.store.secret_files import SecretFileError, read_password, read_secret
 
 
 def read_tls(etcd: Etcd) -> Tls | None:
-    """What the section says of certificates; None for plain http. Raises OSError, with its file name."""
+    """What the section says of certificates; None for plain http.
+
+    Raises OSError, with its file name, for what can't be read or used: gRPC would only say that nobody answers.
+    """
     if not etcd.endpoints[0].startswith("https:"):
         return None
-    return Tls(
-        etcd.ca.read_bytes() if etcd.ca is not None else b"",
-        etcd.cert.read_bytes() if etcd.cert is not None else None,
-        read_secret(etcd.key) if etcd.key is not None else None,
-    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    key = read_secret(etcd.key) if etcd.key is not None else None
+    ca = etcd.ca.read_bytes() if etcd.ca is not None else b""
+    cert = etcd.cert.read_bytes() if etcd.cert is not None else None
+    if etcd.ca is not None:
+        _must_be_usable(lambda: context.load_verify_locations(etcd.ca), etcd.ca, "no certificates in PEM")
+    if etcd.cert is not None and etcd.key is not None:
+        # Without a password for it OpenSSL would ask for one at the terminal: an empty one is refused at once.
+        what = f"no private key in PEM that belongs to {etcd.cert} and needs no password"
+        _must_be_usable(lambda: context.load_cert_chain(str(etcd.cert), etcd.key, password=""), etcd.key, what)
+    return Tls(ca, cert, key)
+
+
+def _must_be_usable(load: Callable[[], None], path: Path, wrong: str) -> None:
+    """Raises SecretFileError with those words, and with nothing of what the file holds."""
+    try:
+        load()
+    except (ssl.SSLError, ValueError):
+        raise SecretFileError(path, wrong) from None
 
 
 def open_store(etcd: Etcd, clock: Clock) -> EtcdStore:

@@ -33,6 +33,8 @@ class Guarded:
     folder: Path
     login: Login
     program: str | Path = "etcd"
+    inside: tuple[str, ...] = ()
+    """What enters the machine that etcd and the commands run on, if it is not this one."""
     passwords: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -43,7 +45,7 @@ class Guarded:
         flags = [f"--cert-file={self.folder}/server.pem", f"--key-file={self.folder}/server.key"]
         if self.login == "certificate":
             flags += [f"--trusted-ca-file={self.folder}/ca.pem", "--client-cert-auth=true"]
-        self.cluster = EtcdCluster(1, tuple(flags), scheme="https", program=self.program)
+        self.cluster = EtcdCluster(1, tuple(flags), scheme="https", command=(*self.inside, str(self.program)))
         (self.folder / "passwords").mkdir()
         for user in USERS:
             if self.login == "certificate":
@@ -82,7 +84,12 @@ class Guarded:
         """Run a command to its end."""
         more = ["--config", str(config)] if config is not None else []
         return subprocess.run(
-            [*BGPLB, *arguments, *more], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+            [*self.inside, *BGPLB, *arguments, *more],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
 
     def bootstrap(self, *arguments: str) -> str:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
@@ -39,13 +40,13 @@ class EtcdCluster:
     """Members by index; election timers are short when there are several, so that tests of loss are quick."""
 
     def __init__(
-        self, size: int, extra: tuple[str, ...] = (), scheme: str = "http", program: str | Path = "etcd"
+        self, size: int, extra: tuple[str, ...] = (), scheme: str = "http", command: Sequence[str] = ("etcd",)
     ) -> None:
         shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.folder = Path(tempfile.mkdtemp(prefix=f"bgplb-etcd-{os.getpid()}-", dir=shm))
         ports = free_ports(2 * size)
         self.scheme = scheme
-        self._program = str(program)
+        self._command = tuple(command)
         self.client_urls = [f"{scheme}://127.0.0.1:{port}" for port in ports[:size]]
         self._peer_urls = [f"http://127.0.0.1:{port}" for port in ports[size:]]
         self._extra = extra if size == 1 else ("--heartbeat-interval=50", "--election-timeout=500", *extra)
@@ -60,7 +61,7 @@ class EtcdCluster:
         """Start one member on its data folder."""
         peers = ",".join(f"m{i}={url}" for i, url in enumerate(self._peer_urls))
         arguments = [
-            self._program,
+            *self._command,
             f"--name=m{index}",
             f"--data-dir={self.folder}/m{index}",
             f"--listen-client-urls={self.client_urls[index]}",
