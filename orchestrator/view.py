@@ -21,6 +21,7 @@ from fsm.records import (
 )
 from fsm.types import PROFILES, Heartbeat
 from fsm.witness import GatewayView, Sight, World, view_gateway
+from orchestrator.store.generation import Meta
 from orchestrator.store.keys import AgentKey, HeartbeatKey, Keys
 from orchestrator.store.port import KeyValue
 from orchestrator.store.records import DRAIN_KIND, EDGE_GATEWAY_KIND, POOL_KIND, RecordError, decode
@@ -192,7 +193,7 @@ def status(
     world = _world(reader, groups, alive)
     found: Json = {
         "schema": SCHEMA,
-        "store": {"revision": revision, "age_ms": age_ms},
+        "store": {"revision": revision, "age_ms": age_ms, "generation": _generation(reader)},
         "leader": _leader(reader),
         "pools": [_pool(record, specs.get(name), groups) for name, record in records.items()],
         "gateways": [
@@ -206,6 +207,9 @@ def status(
             for edge in sorted(group.edges, key=lambda e: e.name)
         ],
     }
+    for role in ("orchestrator", "edge", "node"):
+        refusing = ((name, agent.refuses) for name, agent in reader.agents(role).items() if agent.refuses)
+        reader.problems += [f"{role} {name} does not obey this store: {why}" for name, why in refusing]
     waiting = sorted(set(specs) - set(records))
     if waiting:
         reader.problems.append(f"accepted and not yet taken up by a leader: pool {', '.join(waiting)}")
@@ -293,6 +297,11 @@ def _edge(name: str, group: EdgeGatewaySpec, world: World) -> Json:
         for gateway, witness in sorted(report.gateways.items()):
             found["gateways"][gateway] = asdict(witness)
     return found
+
+
+def _generation(reader: Reader) -> str | None:
+    meta = reader.one(reader.keys.meta, Meta)
+    return meta.generation if meta is not None else None
 
 
 def _leader(reader: Reader) -> Json | None:

@@ -120,6 +120,38 @@ class Registration:
         return result.succeeded
 
 
+async def until_obeyed(registration: Registration, session: Session, store: Store, clock: Clock, log: Log) -> None:
+    """Until the store is one to obey: nothing is read of it, and nothing said there but that we refuse, and why."""
+    recollection = registration.recollection
+    log("the store is not obeyed", reason=recollection.refusal)
+    await session.close()  # whatever was said under it before
+    await registration.register()
+    tasks = {
+        asyncio.create_task(session.run(), name="lease"),
+        asyncio.create_task(registration.keep(lambda: None), name="registration"),
+        asyncio.create_task(_until_recognised(recollection, store, clock), name="recognition"),
+    }
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    log("the store is obeyed again", generation=recollection.memory.generation)
+
+
+async def _until_recognised(recollection: Recollection, store: Store, clock: Clock) -> None:
+    while recollection.refusal:
+        await clock.sleep(RECOGNISE_EVERY_S)
+        try:
+            await recollection.recognise(store)
+        except Unavailable:
+            continue  # while it is away it is no other one either
+
+
 class AgentLink:
     """Runs beside an agent's own work; `on_desired` gets what the agent is told."""
 
@@ -168,7 +200,10 @@ class AgentLink:
         while True:
             try:
                 await self._registration.register()
-                await (self._refuse() if self.refusal else self._linked())
+                if self.refusal:
+                    await until_obeyed(self._registration, self._session, self._store, self._clock, self._log)
+                else:
+                    await self._linked()
             except (Refused, StoreChanged, ExceptionGroup) as error:
                 reason = _refusal(error)
                 if reason is None:
@@ -198,35 +233,6 @@ class AgentLink:
         if self.refusal:
             raise StoreChanged(self.refusal)
         self.reports.forget_written()
-
-    async def _refuse(self) -> None:
-        """Until the store is one to obey: nothing is read of it, and nothing reported but that we refuse, and why."""
-        self._log("the store is not obeyed", reason=self.refusal)
-        await self._session.close()
-        await self._registration.register()
-        tasks = {
-            asyncio.create_task(self._session.run(), name="lease"),
-            asyncio.create_task(self._registration.keep(lambda: None), name="registration"),
-            asyncio.create_task(self._until_recognised(), name="recognition"),
-        }
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                if task.done():
-                    task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        self._log("the store is obeyed again", generation=self._recollection.memory.generation)
-
-    async def _until_recognised(self) -> None:
-        while self.refusal:
-            await self._clock.sleep(RECOGNISE_EVERY_S)
-            try:
-                await self._recollection.recognise(self._store)
-            except Unavailable:
-                continue  # while it is away it is no other one either
 
     def _heard(self, revision: int) -> None:
         self._heard_s = self._clock.now()

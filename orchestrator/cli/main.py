@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from orchestrator.cli import config, daemons, etcd, fsm, gateway, manifests, pool
+from orchestrator.cli import config, daemons, etcd, fsm, gateway, manifests, pool, store
 from orchestrator.cli.environment import CliError, Exit
 from orchestrator.cli.status import status
 from orchestrator.cli.version import version
@@ -26,6 +26,7 @@ ORDER = (
     "gateway",
     "manifests",
     "config",
+    "store",
     "etcd",
     "version",
 )
@@ -107,6 +108,7 @@ app.add_typer(gateway.app, name="gateway")
 app.add_typer(manifests.app, name="manifests")
 app.add_typer(config.app, name="config")
 app.add_typer(fsm.app, name="fsm")
+app.add_typer(store.app, name="store")
 app.add_typer(etcd.app, name="etcd")
 app.command("version")(version)
 

@@ -55,6 +55,7 @@ def _from_store(env: Environment, config: Any) -> dict[str, Any]:
             keys.machines_prefix,
             keys.observed_all_prefix,
             keys.leader,
+            keys.meta,
         ):
             snapshot = await store.list(prefix)
             revision = max(revision, snapshot.revision)

@@ -126,11 +126,14 @@ class Recollection:
         while True:
             await clock.sleep(REMEMBER_EVERY_S)
             with suppress(Unavailable):
-                await self._learn(store)
+                await self.learn(store)
             await self.write()
 
-    async def _learn(self, store: Store) -> None:
+    async def learn(self, store: Store) -> bool:
+        """Look whether a store that had no generation has one by now; whether it is known."""
         if not self.memory.generation:
             kv = await store.get(self._keys.meta)
-            if kv is not None:
-                self.memory = replace(self.memory, generation=decode(kv.value, Meta, kv.key).generation)
+            if kv is None:
+                return False
+            self.memory = replace(self.memory, generation=decode(kv.value, Meta, kv.key).generation)
+        return True

@@ -14,7 +14,7 @@ from fsm.records import AgentRecord
 from orchestrator import view
 from orchestrator.admin import AdminServer, history_asked
 from orchestrator.agents.instance import Instance
-from orchestrator.agents.link import Registration
+from orchestrator.agents.link import Registration, until_obeyed
 from orchestrator.config.folder import IntentFolder
 from orchestrator.config.orchestrator import OrchestratorConfig
 from orchestrator.http import HttpServer
@@ -22,13 +22,16 @@ from orchestrator.leader.interpret import Interpreter
 from orchestrator.leader.knowledge import Knowledge
 from orchestrator.leader.loop import LeaderLoop
 from orchestrator.store.election import ROLE, Election
+from orchestrator.store.founding import Founder
+from orchestrator.store.generation import Meta
 from orchestrator.store.heartbeat import Heartbeat
 from orchestrator.store.keys import Keys
 from orchestrator.store.lease import Session
 from orchestrator.store.mirror import Mirror
 from orchestrator.store.opening import open_store
-from orchestrator.store.port import Store
+from orchestrator.store.port import Store, StoreChanged
 from orchestrator.wiring.hardening import make_folder
+from orchestrator.wiring.memory import recollection
 from orchestrator.wiring.process import (
     DONE,
     VERSION,
@@ -48,9 +51,10 @@ class Replica:
     """One orchestrator: it follows, and leads when it is elected."""
 
     def __init__(self, config: OrchestratorConfig, store: Store, clock: Clock, instance: str) -> None:
-        self.config, self.clock = config, clock
+        self.config, self.store, self.clock = config, store, clock
         self.log = structlog.get_logger()
         self.keys = Keys(config.etcd.prefix)
+        self.recollection = recollection(config.state_dir, self.keys, self.keys.meta)
         self.knowledge = Knowledge(self.keys, config.lease.stale_after_ms / 1000)
         self.session = Session(store, clock, config.lease.ttl_ms, config.lease.renew_every_ms, lambda: self.loop.turns)
         self.heartbeat = Heartbeat(
@@ -72,7 +76,7 @@ class Replica:
             wall_ms=wall_ms,
             knowledge=self.knowledge,
             interpreter=Interpreter(store, self.keys),
-            leads=lambda: self.mirror.ready.is_set() and self.election.leads(clock.now()),
+            leads=lambda: self.founder.founded and self._elected(),
             guard=self.election.guard,
             mirror_age_s=self.mirror.age,
             log=self.log.info,
@@ -87,13 +91,43 @@ class Replica:
             name=config.name,
             describe=lambda: AgentRecord(config.name, ROLE, instance, VERSION),
             log=self.log.info,
+            recollection=self.recollection,
+        )
+        self.founder = Founder(
+            store,
+            self.keys,
+            clock,
+            self.recollection,
+            self._elected,
+            self.election.guard,
+            self._used_by,
+            lambda: Meta(new_id(), stamp()),
+            self.log.info,
         )
 
+    def _elected(self) -> bool:
+        return self.mirror.ready.is_set() and self.election.leads(self.clock.now())
+
+    def _used_by(self) -> tuple[str, ...]:
+        """Agents that obey another store than this one, which has no generation yet."""
+        return tuple(sorted(f"{role} {name}" for (role, name), a in self.knowledge.agents.items() if a.generation))
+
     def _changed(self, changes: Any) -> None:
+        self.recollection.saw(self.mirror.revision)
         self.loop.on_changes(changes)
 
     def _led(self, _create_revision: int) -> None:
         self.loop.wake()
+
+    def registered_again(self) -> None:
+        """After a lost lease: raises StoreChanged if it was the store that changed."""
+        if self.recollection.refusal:
+            raise StoreChanged(self.recollection.refusal)
+
+    async def know_the_store(self) -> None:
+        """Give it a generation if it has none and we lead, and remember how far it has come; for ever."""
+        await self.founder.run()
+        await self.recollection.keep(self.store, self.clock)
 
     async def follow_intent(self) -> None:
         """Read the folder of manifests and every change of it; without one there is nothing to do, for ever."""
@@ -129,7 +163,7 @@ class Replica:
             alive,
             revision=self.mirror.revision,
             age_ms=self._age_ms(),
-            problems=self.loop.problems(),
+            problems=(*filter(None, (self.recollection.refusal,)), *self.loop.problems()),
         )
 
     async def version(self, _request: Mapping[str, Any]) -> object:
@@ -138,7 +172,8 @@ class Replica:
 
     def ready(self) -> str:
         """What is missing for /readyz; empty when it follows the store."""
-        return "" if self.mirror.ready.is_set() else "the store was not read yet"
+        waiting = "" if self.mirror.ready.is_set() else "the store was not read yet"
+        return self.recollection.refusal or waiting
 
     def collect(self) -> Iterable[Metric]:
         """Metrics, made when they are asked for."""
@@ -186,6 +221,7 @@ async def main(config: OrchestratorConfig) -> int:
         replica.log.info("started", version=VERSION, instance=instance.id)
         await _until_asked(asked, replica)
     finally:
+        await replica.recollection.write()
         await replica.election.resign()
         await replica.session.close()
         await admin.close()
@@ -197,8 +233,9 @@ async def main(config: OrchestratorConfig) -> int:
 
 
 async def _until_asked(asked: asyncio.Event, replica: Replica) -> None:
+    """Raises StoreChanged when the store becomes another one: a new process begins with what was remembered."""
     stop = asyncio.create_task(asked.wait(), name="signal")
-    register = asyncio.create_task(replica.registration.register(), name="register")
+    register = asyncio.create_task(_recognised(replica), name="register")
     await asyncio.wait({stop, register}, return_when=asyncio.FIRST_COMPLETED)
     if stop.done():
         register.cancel()
@@ -207,11 +244,20 @@ async def _until_asked(asked: asyncio.Event, replica: Replica) -> None:
     settle_memory()
     await first_end(
         stop,
-        asyncio.create_task(replica.registration.keep(lambda: None), name="registration"),
+        asyncio.create_task(replica.registration.keep(replica.registered_again), name="registration"),
         asyncio.create_task(replica.session.run(), name="lease"),
         asyncio.create_task(replica.heartbeat.run(), name="heartbeat"),
         asyncio.create_task(replica.mirror.run(), name="mirror"),
         asyncio.create_task(replica.election.run(), name="election"),
         asyncio.create_task(replica.loop.run(), name="leader loop"),
         asyncio.create_task(replica.follow_intent(), name="intent"),
+        asyncio.create_task(replica.know_the_store(), name="store memory"),
     )
+
+
+async def _recognised(replica: Replica) -> None:
+    """Register, and with a store that is not the one that it was, wait there until it is accepted."""
+    await replica.registration.register()
+    if replica.recollection.refusal:
+        await until_obeyed(replica.registration, replica.session, replica.store, replica.clock, replica.log.info)
+        await replica.registration.register()
