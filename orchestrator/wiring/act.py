@@ -26,6 +26,7 @@ from fsm.records import AgentRecord
 from orchestrator.agents.edge import EdgeAgent
 from orchestrator.agents.edge_state import EdgeState
 from orchestrator.agents.instance import Instance
+from orchestrator.agents.journal import EdgeJournal, journal_of
 from orchestrator.agents.link import AgentLink, Registration
 from orchestrator.agents.node import NodeAgent
 from orchestrator.agents.node_state import NodeState
@@ -141,10 +142,11 @@ async def edge_main(config: EdgeAgentConfig) -> int:
     asked, clock, log = until_signalled(), BootClock(), structlog.get_logger()
     parts = await machine(config, clock)
     path = config.state_dir / EDGE_STATE
-    state = load(path, EdgeState, EdgeState(""))
+    journal = EdgeJournal(path)
+    state = journal.load(EdgeState(""))
     if not state.parking_key:
         state = EdgeState(parking_key())
-        save(path, state)
+        journal.save(state)
     monitor = Bird(BirdClient(config.bird.socket, timeout_s=BIRD_TIMEOUT_S, read_only=True))
     sessions = Sessions(monitor, clock, lambda gateway: agent.on_session(gateway))
     agent = EdgeAgent(
@@ -157,7 +159,7 @@ async def edge_main(config: EdgeAgentConfig) -> int:
         sessions=sessions,
         applier=parts.applier,
         state=state,
-        save=lambda value: save(path, value),
+        save=journal.save,
         log=log.info,
     )
     store = open_store(config.etcd, clock)
@@ -243,4 +245,5 @@ async def _again(asked: asyncio.Event) -> None:
 
 def state_files(config: Agent) -> tuple[Path, ...]:
     """Files of the agents' own in the state directory."""
-    return tuple(config.state_dir / name for name in (EDGE_STATE, NODE_STATE, STORE_STATE))
+    edge = config.state_dir / EDGE_STATE
+    return (edge, journal_of(edge), config.state_dir / NODE_STATE, config.state_dir / STORE_STATE)

@@ -16,9 +16,9 @@ from orchestrator.agents import edge as edge_module
 from orchestrator.agents import watch as watch_module
 from orchestrator.agents.edge import EdgeAgent
 from orchestrator.agents.edge_state import EdgeState
+from orchestrator.agents.journal import EdgeJournal
 from orchestrator.agents.link import AgentLink
 from orchestrator.agents.sessions import Sessions
-from orchestrator.agents.statefile import load, save
 from orchestrator.config.edge_agent import EdgeAgentConfig
 from tests.agents.fakes import (
     KEYS,
@@ -103,8 +103,12 @@ class EdgeWorld:
         """Gives a link with a store of its own, in place of one that only records."""
         self.agent: EdgeAgent
 
+    def _load(self) -> EdgeState:
+        self.journal = EdgeJournal(self.path / "edge.json")
+        return self.journal.load(EdgeState(PARKING))
+
     def _save(self, state: EdgeState) -> None:
-        save(self.path / "edge.json", state)
+        self.journal.save(state)
         self.done.append(("save", state))
 
     @asynccontextmanager
@@ -124,7 +128,7 @@ class EdgeWorld:
             wireguard=self.wireguard,
             sessions=sessions,
             applier=self.applier,  # type: ignore[arg-type]
-            state=load(self.path / "edge.json", EdgeState, EdgeState(PARKING)),
+            state=self._load(),
             save=self._save,
             log=lambda event, **fields: self.said.append((event, fields)),
         )
