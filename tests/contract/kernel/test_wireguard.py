@@ -91,6 +91,23 @@ async def test_a_device_is_made_as_asked(subject: Subject, device: str, key_file
     assert links[device] == Link(device, "wireguard", 1280, ALIAS, up=True)
 
 
+async def test_an_endpoint_and_prefixes_of_ipv6_are_read_back(subject: Subject, device: str) -> None:
+    key = parking_key()
+    both = frozenset({POOL, "2001:db8:2::/64", "::/0"})
+    await subject.wireguard.update(device, [PeerUpdate(key, both, endpoint="[2001:db8::9]:4000")])
+    peer = (await subject.wireguard.read(device)).peers[key]
+    assert (peer.endpoint, peer.allowed_ips) == ("[2001:db8::9]:4000", both)
+
+
+async def test_an_ipv6_prefix_moves_to_the_peer_that_it_is_added_to(subject: Subject, device: str) -> None:
+    gateway, parking = parking_key(), parking_key()
+    await subject.wireguard.update(device, [PeerUpdate(gateway, frozenset({POOL, "2001:db8:2::/64"}))])
+    await subject.wireguard.update(device, [PeerUpdate(parking, frozenset({POOL, "2001:db8:2::/64"}))])
+    peers = (await subject.wireguard.read(device)).peers
+    assert peers[gateway].allowed_ips == frozenset()
+    assert peers[parking].allowed_ips == {POOL, "2001:db8:2::/64"}
+
+
 async def test_making_it_again_keeps_peers_and_takes_new_values(subject: Subject, device: str, key_file: Path) -> None:
     key = parking_key()
     await subject.wireguard.update(device, [PeerUpdate(key, frozenset({POOL}), endpoint="203.0.113.9:4000")])
