@@ -26,10 +26,12 @@ class IntentKeeper:
         self._intent: Intent | None = None
         self._seen: set[Named] = set()
         self._gone: set[Named] = set()
+        self._asked: tuple[object, object, tuple[Named, ...]] | None = None
         self.problems: tuple[str, ...] = ()
 
     def offer(self, intent: Intent) -> None:
         """A new reading of the folder. One with problems leaves the last good one in force."""
+        self._asked = None
         self.problems = tuple(str(problem) for problem in intent.problems)
         if not intent.ok:
             return
@@ -43,6 +45,7 @@ class IntentKeeper:
         """Leadership begins or ends: what went before or meanwhile is not this leader's to delete."""
         self._seen = self._present()
         self._gone.clear()
+        self._asked = None
 
     @property
     def readable(self) -> bool:
@@ -71,9 +74,13 @@ class IntentKeeper:
         """Accepted objects that the folder lacks and that nobody saw go."""
         if self._intent is None:
             return ()
-        accepted: list[Named] = [(POOL_KIND, n) for n, s in known.pool_specs().items() if not s.deleted]
-        accepted += [(EDGE_GATEWAY_KIND, n) for n, s in known.groups().items() if not s.deleted]
-        return tuple(sorted(set(accepted) - self._present() - self._gone))
+        pools, groups, asked = known.pool_specs(), known.groups(), self._asked
+        if asked is None or asked[0] is not pools or asked[1] is not groups:
+            accepted: list[Named] = [(POOL_KIND, n) for n, s in pools.items() if not s.deleted]
+            accepted += [(EDGE_GATEWAY_KIND, n) for n, s in groups.items() if not s.deleted]
+            lacking = tuple(sorted(set(accepted) - self._present() - self._gone))
+            asked = self._asked = (pools, groups, lacking)  # asked at every turn: the same until one of them changes
+        return asked[2]
 
     def _present(self) -> set[Named]:
         if self._intent is None:

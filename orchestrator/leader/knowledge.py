@@ -1,7 +1,8 @@
 """What the leader knows: the store's records as typed values, kept current by the mirror and by its own commits."""
 
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from types import MappingProxyType
+from typing import TypeVar, cast
 
 from fsm.records import (
     AgentBase,
@@ -21,9 +22,18 @@ from fsm.records import (
 )
 from fsm.types import Heartbeat
 from fsm.witness import Sight, World
+from orchestrator.leader.overlap import PrefixIndex
 from orchestrator.store import keys as k
 from orchestrator.store.port import Change
-from orchestrator.store.records import RecordError, decode, type_of
+from orchestrator.store.records import (
+    DRAIN_KIND,
+    EDGE_GATEWAY_KIND,
+    IDENTITY_KIND,
+    POOL_KIND,
+    RecordError,
+    decode,
+    type_of,
+)
 
 DesiredAt = tuple[str, str, str, str]
 """(role, agent, type, name); the base has empty type and name."""
@@ -46,13 +56,38 @@ class Knowledge:
         self.epoch_counter = 0
         self.revisions: dict[str, int] = {}
         self.problems: dict[str, str] = {}
+        self._of_kind: dict[str, Mapping[str, object]] = {}
+        """Specs by kind and name, made when they are asked for; a kind that changed is made anew."""
+        self._told: dict[str, dict[tuple[str, str], EdgePool | NodePool]] = {}
+        """What the agents are told of each pool."""
+        self._told_index: PrefixIndex | None = None
+        self._deferred: dict[str, Change] = {}
         self._beat_s: dict[tuple[str, str], float] = {}
         self._fresh_since_s: dict[tuple[str, str], float] = {}
 
     # ---- feeding ---------------------------------------------------------------------------------------------------
 
+    def defer(self, changes: Iterable[Change], now_s: float) -> None:
+        """Keep changes for later, and only the last of each key: a follower has no use yet for what they say.
+
+        Heartbeats count from when they come, so they are taken in at once.
+        """
+        for change in changes:
+            if change.key.startswith(self._keys.heartbeats_prefix):
+                self.apply((change,), now_s)
+            else:
+                self._deferred[change.key] = change
+
+    def catch_up(self, now_s: float) -> set[str]:
+        """Take in what was deferred; returns what it touched, as `apply` does."""
+        deferred, self._deferred = self._deferred, {}
+        return self.apply(deferred.values(), now_s) if deferred else set()
+
     def apply(self, changes: Iterable[Change], now_s: float) -> set[str]:
-        """Take changes in; returns what they touched: names of pools, and 'base' for anything wider than one pool."""
+        """Take changes in; returns what they touched.
+
+        That is names of pools, 'base' for anything wider than one pool, and 'look' for what is only looked at.
+        """
         touched: set[str] = set()
         for change in changes:
             if change.mod_revision <= self.revisions.get(change.key, 0):
@@ -96,6 +131,7 @@ class Knowledge:
     def _store(self, key: k.Key, value: object | None) -> set[str]:
         match key:
             case k.SpecKey(kind, name):
+                self._of_kind.pop(kind, None)
                 return _put(self.specs, (kind, name), value, {"base"})
             case k.AgentKey(role, name):
                 return _put(self.agents, (role, name), value, {"base"})
@@ -104,9 +140,17 @@ class Knowledge:
             case k.DesiredBaseKey(role, agent):
                 return _put(self.desired, (role, agent, "", ""), value, {"base"})
             case k.DesiredKey(role, agent, type_, name):
+                self._told_index = None
+                told = self._told.setdefault(name, {})
+                if isinstance(value, EdgePool | NodePool):
+                    told[role, agent] = value
+                else:
+                    told.pop((role, agent), None)
+                if not told:
+                    del self._told[name]
                 return _put(self.desired, (role, agent, type_, name), value, {name})
             case k.ObservedBaseKey(role, agent):
-                return _put(self.reports, (role, agent), value, {"base"})
+                return _put(self.reports, (role, agent), value, {"look"})
             case k.ObservedKey(role, agent, "pool", name):
                 return _put(self.pool_reports, (role, agent, name), value, {name})
             case k.RequestKey(id_):
@@ -131,19 +175,27 @@ class Knowledge:
 
     def pool_specs(self) -> Mapping[str, PoolSpec]:
         """Accepted pools, those being deleted included."""
-        return {name: spec for (_, name), spec in self.specs.items() if isinstance(spec, PoolSpec)}
+        return self._specs(POOL_KIND, PoolSpec)
 
     def groups(self) -> Mapping[str, EdgeGatewaySpec]:
         """Accepted edge gateways, those being deleted included."""
-        return {name: spec for (_, name), spec in self.specs.items() if isinstance(spec, EdgeGatewaySpec)}
+        return self._specs(EDGE_GATEWAY_KIND, EdgeGatewaySpec)
 
     def drains(self) -> Mapping[str, GatewayDrain]:
         """Gateways that an operator has drained."""
-        return {name: spec for (_, name), spec in self.specs.items() if isinstance(spec, GatewayDrain)}
+        return self._specs(DRAIN_KIND, GatewayDrain)
 
     def identities(self) -> dict[tuple[str, str], Identity]:
         """Every agent ever seen with a public key, by role and name."""
-        return {(s.role, s.name): s for s in self.specs.values() if isinstance(s, Identity)}
+        return {(s.role, s.name): s for s in self._specs(IDENTITY_KIND, Identity).values()}
+
+    def _specs(self, kind: str, type_: type[V]) -> Mapping[str, V]:
+        """The specs of one kind, the same object until one of them changes."""
+        found = self._of_kind.get(kind)
+        if found is None:
+            named = {n: spec for (k_, n), spec in self.specs.items() if k_ == kind and isinstance(spec, type_)}
+            found = self._of_kind[kind] = MappingProxyType(named)
+        return cast(Mapping[str, V], found)
 
     def sight(self, role: str, name: str, now_s: float) -> Sight:
         """How alive an agent looks. `now_s`: the last instant at which the mirror was known to be current."""
@@ -174,13 +226,9 @@ class Knowledge:
         states = [self.sight(role, name, now_s).heartbeat for role, name in self.agents if role != "orchestrator"]
         return sum(state is not Heartbeat.FRESH for state in states), len(states)
 
-    def pool_desired(self, pool: str) -> dict[tuple[str, str], EdgePool | NodePool]:
+    def pool_desired(self, pool: str) -> Mapping[tuple[str, str], EdgePool | NodePool]:
         """What the agents are told of a pool now."""
-        return {
-            (role, agent): value
-            for (role, agent, _, name), value in self.desired.items()
-            if name == pool and isinstance(value, EdgePool | NodePool)
-        }
+        return self._told.get(pool, {})
 
     def edge_pools(self, pool: str, edges: Iterable[str]) -> dict[str, EdgePoolReport]:
         """What these edges report of a pool."""
@@ -192,10 +240,16 @@ class Knowledge:
         found = {gateway: self.pool_reports.get(("node", gateway, pool)) for gateway in gateways}
         return {gateway: report for gateway, report in found.items() if isinstance(report, NodePoolReport)}
 
-    def prefixes_told(self, but: str) -> set[str]:
-        """Prefixes that edges are told of now, for any pool but that one."""
-        told = (value for (*_, name), value in self.desired.items() if name != but and isinstance(value, EdgePool))
-        return {prefix for value in told for prefix in value.prefixes}
+    def told_prefixes(self) -> PrefixIndex:
+        """Prefixes that edges are told of now, with the pools that they are told of for them."""
+        if self._told_index is None:
+            prefixes: dict[str, set[str]] = {}
+            for pool, told in self._told.items():
+                for value in told.values():
+                    for prefix in value.prefixes if isinstance(value, EdgePool) else ():
+                        prefixes.setdefault(prefix, set()).add(pool)
+            self._told_index = PrefixIndex(prefixes)
+        return self._told_index
 
     def bases(self) -> dict[tuple[str, str], AgentBase]:
         """What the agents are told apart from pools now."""

@@ -1,6 +1,6 @@
 """One look at the world: every gateway judged, and what matters to each pool put together for the core."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from fsm.evaluate import PoolView
 from fsm.types import Heartbeat
@@ -42,26 +42,46 @@ class Lookout:
         return moved
 
     def views(self, now: float, write_failed: bool, missing: Collection[str]) -> Mapping[str, PoolView]:
-        """What matters to each pool. `missing`: pools that the intent lacks."""
+        """What matters to each pool, put together when it is asked for. `missing`: pools that the intent lacks."""
         stale, registered = self._known.stale_share(now)
         trouble = write_failed or (stale >= 2 and stale * 2 > registered)
+        return _Views(self, now, trouble, missing)
+
+    def names(self) -> set[str]:
+        """Pools whose group is known: those that there is a view of."""
         groups = self._known.groups()
-        views: dict[str, PoolView] = {}
-        for name, spec in self._known.pool_specs().items():
-            group = groups.get(spec.gateway_ref)
-            if group is None:
-                continue
-            edges = [edge.name for edge in group.edges]
-            views[name] = PoolView(
-                now_s=now,
-                spec=spec,
-                group=group,
-                gateways=self._gateways.get(group.name, {}),
-                edges={e: self._known.sight("edge", e, self._seen_s) for e in edges},
-                edge_reports=self._known.edge_pools(name, edges),
-                node_reports=self._known.node_pools(name, group.gateways),
-                ready_since_s=self._ready_since_s,
-                control_trouble=trouble,
-                intent_missing=name in missing,
-            )
-        return views
+        return {name for name, spec in self._known.pool_specs().items() if spec.gateway_ref in groups}
+
+    def view(self, name: str, now: float, trouble: bool, missing: Collection[str]) -> PoolView:
+        """What matters to one pool. Raises KeyError for one that is unknown, or whose group is."""
+        spec = self._known.pool_specs()[name]
+        group = self._known.groups()[spec.gateway_ref]
+        edges = [edge.name for edge in group.edges]
+        return PoolView(
+            now_s=now,
+            spec=spec,
+            group=group,
+            gateways=self._gateways.get(group.name, {}),
+            edges={e: self._known.sight("edge", e, self._seen_s) for e in edges},
+            edge_reports=self._known.edge_pools(name, edges),
+            node_reports=self._known.node_pools(name, group.gateways),
+            ready_since_s=self._ready_since_s,
+            control_trouble=trouble,
+            intent_missing=name in missing,
+        )
+
+
+class _Views(Mapping[str, PoolView]):
+    """A view for each pool, made anew at each question: most turns concern a few of a thousand."""
+
+    def __init__(self, lookout: Lookout, now: float, trouble: bool, missing: Collection[str]) -> None:
+        self._lookout, self._now, self._trouble, self._missing = lookout, now, trouble, missing
+
+    def __getitem__(self, name: str) -> PoolView:
+        return self._lookout.view(name, self._now, self._trouble, self._missing)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lookout.names())
+
+    def __len__(self) -> int:
+        return len(self._lookout.names())

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from ipaddress import ip_network
 
 from fsm import core
 from fsm.conditions import observe
@@ -73,13 +72,10 @@ class Settler:
 
     def _taken(self, name: str, view: PoolView) -> bool:
         """Whether an edge is still told of another pool, one that is being deleted, with one of these prefixes."""
-        ours = [ip_network(prefix) for prefix in view.spec.addresses] if view.spec else []
-        return any(
-            one.version == other.version and one.overlaps(other)
-            for prefix in self._known.prefixes_told(but=name)
-            for other in (ip_network(prefix),)
-            for one in ours
-        )
+        if view.spec is None:
+            return False
+        index = self._known.told_prefixes()
+        return any(index.pools(prefix) - {name} for prefix in view.spec.addresses)
 
     def _desired(self, name: str, record: PoolRecord | None, view: PoolView) -> list[Effect]:
         """How what the agents are told of a pool differs from what they should be told, most urgent first."""
