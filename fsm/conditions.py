@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fsm.evaluate import PoolView, all_edges_fresh, candidates, damped, wants_hold
+from fsm.evaluate import WITH_PAST, PoolView, all_edges_fresh, candidates, damped, incarnation_of, wants_hold
 from fsm.records import Condition, EdgeView, PoolRecord
 from fsm.types import Heartbeat, Judgement, PoolState
 
@@ -64,11 +64,19 @@ def _why_none(record: PoolRecord, view: PoolView) -> str:
 
 def _edges(record: PoolRecord, view: PoolView) -> dict[str, EdgeView]:
     edges: dict[str, EdgeView] = {}
-    for name in view.edges:
-        report = view.edge_reports.get(name)
+    for name, sight in view.edges.items():
+        report, known = view.edge_reports.get(name), record.edges.get(name, EdgeView())
+        incarnation = _incarnation(known.incarnation, incarnation_of(sight), record.epoch)
         if report is None:
-            edges[name] = record.edges.get(name, EdgeView())
+            edges[name] = replace(known, incarnation=incarnation)
             continue
         phase = "installed" if report.installed else "withdrawn" if report.withdrawn else "pending"
-        edges[name] = EdgeView(report.epoch, report.owner, "removed" if report.removed else phase)
+        edges[name] = EdgeView(report.epoch, report.owner, "removed" if report.removed else phase, incarnation)
     return edges
+
+
+def _incarnation(known: str, now: str, epoch: int) -> str:
+    """Whom the epoch in force was taken for; `fsm.evaluate` tells when it has to be taken anew."""
+    if known.startswith("*"):
+        return now or known.removeprefix("*")
+    return now if not known and (epoch == 0 or now.endswith(WITH_PAST)) else known

@@ -3,14 +3,14 @@
 Read `handle` for one event, `settle` for all that follow from one look at the world.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fsm.effects import AppendHistory, Effect, ForgetMachine, SaveMachine, TakeEpoch
-from fsm.events import Event
+from fsm.events import Event, PoolEvent
 from fsm.pool import DEADLINES_MS, POOL
 from fsm.pool_acts import PoolDraft
-from fsm.records import HistoryEntry, PoolRecord
+from fsm.records import EdgeView, HistoryEntry, PoolRecord
 from fsm.types import Instant, PoolState
 
 MAX_EVENTS_PER_SETTLE = 16
@@ -127,8 +127,18 @@ def _enter(draft: PoolDraft, before: PoolRecord) -> PoolRecord:
         cause=event.cause if moved or record.epoch != before.epoch else record.cause,
         evidence=dict(event.evidence) or record.evidence,
         last_move=last_move,
+        edges=_edges(record, before, event),
         seq=before.seq + 1,
     )
+
+
+def _edges(record: PoolRecord, before: PoolRecord, event: Event) -> Mapping[str, EdgeView]:
+    """A number above all others is meant for every edge, whoever it is by now; one of a plan for those who have it."""
+    if record.epoch == before.epoch or event.name == PoolEvent.PLAN_EXECUTED or record.plan:
+        return record.edges
+    named = event.targets if event.name == PoolEvent.EDGE_RENEWED else ()
+    views = {**{name: EdgeView() for name in named}, **record.edges}
+    return {n: replace(view, incarnation=f"*{view.incarnation.removeprefix('*')}") for n, view in views.items()}
 
 
 def _entry(before: PoolRecord, after: PoolRecord, event: Event, instant: Instant) -> HistoryEntry:

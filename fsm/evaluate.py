@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 
 from fsm.events import Event, PoolEvent
 from fsm.placement import rank
-from fsm.records import EdgeGatewaySpec, EdgePoolReport, NodePoolReport, PoolRecord, PoolSpec
+from fsm.records import EdgeGatewaySpec, EdgePoolReport, EdgeView, NodePoolReport, PoolRecord, PoolSpec
 from fsm.types import SUSPECT_MOVE_AFTER_MS, Heartbeat, Judgement, PoolState
 from fsm.witness import GatewayView, Sight
 
 S, E, J = PoolState, PoolEvent, Judgement
 BAD = (J.DEAD, J.UNFIT)
+WITH_PAST = "@0"
+"""End of the incarnation of an edge that knows what it has accepted; others say from which revision on they obey."""
 PLANS = 2
 """Length of a plan chain: the next gateway, and the one after it."""
 
@@ -44,6 +46,9 @@ def next_event(record: PoolRecord, view: PoolView) -> Event | None:
     executed = _executed_plan(record, view)
     if executed is not None:
         return executed
+    renewed = _edge_renewed(record, view)
+    if renewed is not None:
+        return renewed
     if view.spec is not None and _addresses_changed(record, view.spec):
         return Event(E.ADDRESSES_CHANGED, "manifest changed", record.owner, addresses=view.spec.addresses)
     return _BY_STATE[PoolState(record.state)](record, view)
@@ -166,16 +171,48 @@ def _executed_plan(record: PoolRecord, view: PoolView) -> Event | None:
 
     Every number that a record takes otherwise is above all that were reserved before. So a plan above the record's
     epoch stands on it, whether the record still has that plan or replaced it while the edge was carrying it out; one
-    below is superseded, and the edge receives the higher command.
+    below is superseded, and the edge receives the higher command. Once a backup of the store was put back, the edge
+    may be ahead without a plan: what it was told last stands, and nothing moves.
     """
     if record.state in (S.PENDING, S.DRAINING, S.TERMINATING):
         return None
-    done = {r.executed_plan: r for r in view.edge_reports.values() if r.executed_plan is not None}
+    done = {r.epoch: r for r in view.edge_reports.values() if r.owner and not r.removed}
+    done |= {r.executed_plan: r for r in view.edge_reports.values() if r.executed_plan is not None}
     newest = max(done, default=0)
     if newest <= record.epoch:
         return None
-    phases = _phases([done[newest]], "detect")
-    return Event(E.PLAN_EXECUTED, "executed by the edge", done[newest].owner, newest, phases_ms=phases)
+    report = done[newest]
+    cause = "executed by the edge" if report.executed_plan == newest else "the edge is ahead of the store"
+    return Event(E.PLAN_EXECUTED, cause, report.owner, newest, phases_ms=_phases([report], "detect"))
+
+
+def incarnation_of(sight: Sight) -> str:
+    """Who an edge is now; empty while it is not registered."""
+    return sight.record.incarnation if sight.record is not None else ""
+
+
+def _edge_renewed(record: PoolRecord, view: PoolView) -> Event | None:
+    """An edge has lost its memory, or is new, since the number in force was taken: that says nothing to it.
+
+    What it did before may have been done under a plan of which nobody heard. A deletion must also outbid an edge that
+    is ahead of a store that was put back.
+    """
+    if not record.epoch or record.state not in (S.ACTIVE_HEALTHY, S.IDLE, S.STRANDED, S.HELD, S.TERMINATING):
+        return None
+    renewed = tuple(name for name in _fresh_edges(view) if _is_another(record, name, incarnation_of(view.edges[name])))
+    if renewed:
+        return Event(E.EDGE_RENEWED, f"{', '.join(renewed)} began anew", record.owner, targets=renewed)
+    ahead = tuple(name for name, report in view.edge_reports.items() if report.epoch > record.epoch)
+    if ahead and record.state == S.TERMINATING:
+        return Event(E.EDGE_RENEWED, f"{', '.join(ahead)} ahead of the store", targets=ahead)
+    return None
+
+
+def _is_another(record: PoolRecord, edge: str, now: str) -> bool:
+    known = record.edges.get(edge, EdgeView()).incarnation
+    if not now or now == known or known.startswith("*"):
+        return False
+    return bool(known) or not now.endswith(WITH_PAST)
 
 
 def _plan_outdated(record: PoolRecord, view: PoolView) -> Event | None:
@@ -210,8 +247,11 @@ def _addresses_changed(record: PoolRecord, spec: PoolSpec) -> bool:
 def _pending(record: PoolRecord, view: PoolView) -> Event | None:
     if wants_hold(record, view):
         return Event(E.HOLD_REQUESTED, _hold_cause(record))
-    target = _best(record, view)
-    return Event(E.CANDIDATE_READY, "first ready gateway", target=target) if target else None
+    ready = candidates(record, view)
+    sent_to = {report.owner for report in view.edge_reports.values() if report.owner and not report.removed}
+    if len(sent_to) == 1 and sent_to <= set(ready):
+        return Event(E.CANDIDATE_READY, "the edges send to it already", target=sent_to.pop())
+    return Event(E.CANDIDATE_READY, "first ready gateway", target=ready[0]) if ready else None
 
 
 def _active(record: PoolRecord, view: PoolView) -> Event | None:

@@ -27,6 +27,7 @@ class PoolEvent(StrEnum):
     BECAME_EMPTY = "BecameEmpty"
     BECAME_USED = "BecameUsed"
     ADDRESSES_CHANGED = "AddressesChanged"
+    EDGE_RENEWED = "EdgeRenewed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Event:
     `cause` is a short token or an operator's reason; `target` the gateway it speaks of; `epoch` only for an executed
     plan; `serves` says that packets pass through the owner although something is missing; `phases_ms` are times that
     one host measured on its own clock; `addresses` the prefixes that the pool has now; `targets` the gateways that a
-    plan should name, next first.
+    plan should name, next first, or the edges that have lost their memory.
     """
 
     name: PoolEvent

@@ -139,6 +139,10 @@ ROWS: tuple[Row[PoolDraft], ...] = (
         Row(E.ADDRESSES_CHANGED, (state,), state, "same owner, other prefixes", None, (renumber,))
         for state in (*RESTING, S.STRANDED, S.HELD)
     ),
+    *(
+        Row(E.EDGE_RENEWED, (state,), state, "above every number that its past may know", None, (outbid,))
+        for state in (*RESTING, S.STRANDED, S.HELD, S.TERMINATING)
+    ),
     Row(E.DELETE_REQUESTED, LIVE, S.TERMINATING, "the operator's order", None, (outbid, clear_target, forget_held)),
     Row(E.PATHS_REMOVED, (S.TERMINATING,), S.TERMINATING, "every edge has confirmed", None, (forget,)),
 )
@@ -179,6 +183,8 @@ IGNORES = (
     Ignore((E.BECAME_EMPTY,), _others(S.ACTIVE_HEALTHY), "only a pool at rest stops announcing"),
     Ignore((E.ADDRESSES_CHANGED,), (*MOVING, *SETTLING, S.DRAINING), "taken up once it is at rest"),
     Ignore((E.ADDRESSES_CHANGED,), (S.PENDING, S.TERMINATING), "no edge has it, or soon none"),
+    Ignore((E.EDGE_RENEWED,), (*MOVING, *SETTLING, S.DRAINING), "taken up once it is at rest"),
+    Ignore((E.EDGE_RENEWED,), (S.PENDING,), "no edge has it"),
     Ignore((E.BECAME_USED,), _others(S.IDLE), "it announces already, or once it is at rest"),
 )
 

@@ -129,7 +129,10 @@ class AgentRecord:
 
 @dataclass(frozen=True, slots=True)
 class GatewayWitness:
-    """What an edge sees of one gateway. `missed` is capped at the number that makes it unfit."""
+    """What an edge sees of one gateway. `missed` is capped at the number that makes it unfit.
+
+    `probe` and the rest are the worst of the families in use; `family` says whose word that is where they differ.
+    """
 
     session: str = "unknown"
     probe: str = "unknown"
@@ -137,6 +140,7 @@ class GatewayWitness:
     settled: bool = False
     full_size: str = "unknown"
     reason: str = ""
+    family: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +293,10 @@ class NodePool:
 
 @dataclass(frozen=True, slots=True)
 class EdgeView:
-    """What the leader last knew of a pool at one edge. `incarnation`: the one that the epoch in force was taken for."""
+    """What the leader last knew of a pool at one edge.
+
+    `incarnation`: the one that the epoch in force was taken for; with a star before it, whoever is there now.
+    """
 
     epoch: int = 0
     owner: str | None = None

@@ -30,6 +30,7 @@ from orchestrator.store.lease import Session
 from orchestrator.store.mirror import Mirror
 from orchestrator.store.opening import open_store
 from orchestrator.store.port import Store, StoreChanged
+from orchestrator.store.records import decode
 from orchestrator.wiring.hardening import make_folder
 from orchestrator.wiring.memory import recollection
 from orchestrator.wiring.process import (
@@ -110,7 +111,8 @@ class Replica:
 
     def _used_by(self) -> tuple[str, ...]:
         """Agents that obey another store than this one, which has no generation yet."""
-        return tuple(sorted(f"{role} {name}" for (role, name), a in self.knowledge.agents.items() if a.generation))
+        agents = [decode(kv.value, AgentRecord, kv.key) for kv in self.mirror.items(self.keys.agents_prefix)]
+        return tuple(f"{agent.role} {agent.name}" for agent in agents if agent.generation)
 
     def _changed(self, changes: Any) -> None:
         self.recollection.saw(self.mirror.revision)

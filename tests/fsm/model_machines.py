@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from fsm.fence import FenceState
-from fsm.records import EdgePoolReport, GatewayWitness, NodePool, NodePoolReport
+from fsm.records import AgentRecord, EdgePoolReport, GatewayWitness, NodePool, NodePoolReport
 from fsm.types import PROBE_UNFIT_AFTER
 
 SETTLE_S = 2.5
@@ -68,6 +68,9 @@ class ModelEdge:
     """Its reports of pools are under way: `hear` brings them."""
     lost_s: float | None = None
     fresh_since_s: float = 0.0
+    instance: int = 1
+    born_revision: int = 0
+    """It came without a past when the store stood there: what was written before is not meant for it."""
     fence: FenceState = field(default_factory=FenceState)
     points_at: str | None = None
     report: EdgePoolReport | None = None
@@ -75,3 +78,8 @@ class ModelEdge:
     executed: list[int] = field(default_factory=list)
     witnesses: dict[str, GatewayWitness] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
+
+    def registered(self) -> AgentRecord:
+        """As it stands in the store."""
+        incarnation = f"i-{self.instance}@{self.born_revision}"
+        return AgentRecord(self.name, "edge", f"i-{self.instance}", "1", "key", incarnation=incarnation)

@@ -207,6 +207,13 @@ EXPECTED: list[Expectation] = [
         for state in (S.ACTIVE_HEALTHY, S.IDLE, S.STRANDED, S.HELD)
     ),
     (
+        event(E.EDGE_RENEWED),
+        (S.ACTIVE_HEALTHY, S.IDLE, S.STRANDED, S.HELD, S.TERMINATING),
+        {},
+        None,
+        {"epoch": 8, "base_epoch": 5, "owner": "gw-a", "plan": ()},
+    ),
+    (
         event(E.DELETE_REQUESTED),
         tuple(s for s in S if s not in (S.TERMINATING, S.PENDING)),
         {},

@@ -111,6 +111,12 @@ def test_good_gateway_is_ready() -> None:
     assert view.evidence == {"session": "up", "probe": "passing", "heartbeat": "fresh"}
 
 
+def test_a_family_that_is_worse_than_the_other_is_evidence() -> None:
+    view = gw_a(world(edge_reports=seen(probe="failing", missed=5, family="IPv6")))
+    assert view.judgement is J.UNFIT
+    assert view.evidence["probe_family"] == "IPv6"
+
+
 NOT_READY = [
     (world(nodes={"gw-a": Sight(Heartbeat.STALE, 1.5), "gw-b": FRESH_SIGHT}), "heartbeat stale"),
     (world(nodes={"gw-b": FRESH_SIGHT}), "heartbeat expired"),

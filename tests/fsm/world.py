@@ -13,7 +13,7 @@ from fsm.conditions import observe
 from fsm.desired import EDGE, NODE, Key, pool_desired
 from fsm.evaluate import PoolView, next_event
 from fsm.events import Event
-from fsm.fence import Accepted, Refused, accept, execute
+from fsm.fence import Accepted, FenceState, Refused, accept, execute
 from fsm.invariants import (
     Applied,
     EdgeSnapshot,
@@ -92,7 +92,10 @@ class ModelWorld:
 
     def world(self) -> World:
         return World(
-            edges={e.name: self._sight(e.reachable, e.lost_s, e.fresh_since_s) for e in self.edges.values()},
+            edges={
+                e.name: replace(self._sight(e.reachable, e.lost_s, e.fresh_since_s), record=e.registered())
+                for e in self.edges.values()
+            },
             nodes={g.name: self._sight(g.alive, g.lost_s) for g in self.gateways.values()},
             edge_reports={e.name: EdgeReport("1", dict(e.witnesses), "up") for e in self.edges.values()},
             node_reports={
@@ -202,6 +205,8 @@ class ModelWorld:
             if taken is None or not (after.stale and taken.executed):
                 edge.refusals.append(after.reason)
                 return
+        elif not edge.fence.floor and self.desired_revision[key] <= edge.born_revision:
+            return  # it was not meant for this edge, which has no past
         else:
             edge.fence = after
         self._apply(edge)
@@ -313,6 +318,13 @@ class ModelWorld:
 
     def edge_lost(self, name: str) -> None:
         self.edges[name].reachable, self.edges[name].lost_s = False, self.now_s
+
+    def edge_forgets(self, name: str) -> None:
+        """Its disk is lost; its kernel stands as it did. Its lease is another one: what it had reported is gone."""
+        edge = self.edges[name]
+        edge.fence, edge.report, edge.unsaid = FenceState(), None, None
+        edge.instance, edge.born_revision = edge.instance + 1, self.revision
+        self._watch()
 
     def edge_back(self, name: str) -> None:
         edge = self.edges[name]
