@@ -193,6 +193,7 @@ def _evidence(sight: Sight, seen: list[GatewayWitness], lan_lost: bool) -> Mappi
         "session": ",".join(w.session for w in seen) or "unseen",
         "probe": ",".join(w.probe for w in seen) or "unseen",
         "heartbeat": str(sight.heartbeat),
+        **({"probe_family": f} if (f := ",".join(w.family for w in seen if w.family)) else {}),
         **({"lan": "lost"} if lan_lost else {}),
         **({"session_reason": r} if (r := ",".join(w.reason for w in seen if w.reason)) else {}),
     }

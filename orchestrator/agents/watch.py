@@ -49,6 +49,12 @@ def worst(states: Sequence[ProbeState]) -> ProbeState:
     )
 
 
+def worst_family(states: Sequence[ProbeState]) -> str:
+    """The family whose word the worst is, IPv4 first; empty where they say the same."""
+    words = [state.word for state in states]
+    return "" if len(set(words)) == 1 else ("IPv4", "IPv6")[words.index(_worst(words))]
+
+
 def _speaks(judgement: Judgement) -> bool:
     return judgement.last_answered_s is not None or judgement.missed >= GRACE_MISSES
 
@@ -109,8 +115,12 @@ class Watch:
 
     def probe(self, gateway: str | None) -> ProbeState | None:
         """What the probes say right now; None without a tunnel."""
-        probers = self._probers.get(gateway or "")
-        return worst([prober.evaluate() for prober, _ in probers.values()]) if probers else None
+        states = self._states(gateway)
+        return worst(states) if states else None
+
+    def _states(self, gateway: str | None) -> list[ProbeState]:
+        """Of each family, IPv4 first."""
+        return [prober.evaluate() for prober, _ in self._probers.get(gateway or "", {}).values()]
 
     def passes(self, gateway: str) -> bool:
         """Whether its probes pass right now."""
@@ -120,9 +130,10 @@ class Watch:
     def witness(self, gateway: str) -> GatewayWitness:
         """Session and probes of a gateway, as the leader is told."""
         session, reason = self._sessions.word(gateway, self.passes)
-        state = self.probe(gateway)
-        if state is None:
+        states = self._states(gateway)
+        if not states:
             return GatewayWitness(session, reason=reason)
+        state = worst(states)
         return GatewayWitness(
             session=session,
             probe=state.word,
@@ -130,6 +141,7 @@ class Watch:
             settled=state.judgement.settled,
             full_size=state.full_size,
             reason=reason,
+            family=worst_family(states),
         )
 
     def close(self) -> None:

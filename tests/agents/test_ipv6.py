@@ -111,7 +111,8 @@ async def test_a_family_that_is_not_answered_is_its_gateways_word(edge: EdgeWorl
         FakeProber.silent = {silent}
         assert agent._watch.witness("gw-a").probe == Probe.FAILING
         assert not agent._watch.witness("gw-a").settled
-        assert agent._watch.witness("gw-b").probe == Probe.PASSING
+        assert agent._watch.witness("gw-a").family == ("IPv6" if ":" in silent else "IPv4")
+        assert (agent._watch.witness("gw-b").probe, agent._watch.witness("gw-b").family) == (Probe.PASSING, "")
 
 
 async def test_a_plan_moves_both_families(edge: EdgeWorld) -> None:
