@@ -119,9 +119,11 @@ async def until(condition: Callable[[], Any], orchestrators: Orchestrators, *tas
             await asyncio.sleep(0.05)
 
 
-def linked(shut: Guarded, role: str, name: str) -> tuple[PaperAgent, asyncio.Task[None], EtcdStore]:
+def linked(shut: Guarded, role: str, name: str, folder: Path) -> tuple[PaperAgent, asyncio.Task[None], EtcdStore]:
     """A link as the agent's own wiring makes it."""
-    fields: dict[str, object] = {"name": name, "etcd": shut.section(f"bgplb-{role}-{name}")}
+    section, state_dir = shut.section(f"bgplb-{role}-{name}"), folder / f"state-{role}"
+    state_dir.mkdir()
+    fields: dict[str, object] = {"name": name, "etcd": section, "state_dir": str(state_dir)}
     config: Agent = (
         EdgeAgentConfig.model_validate(fields)
         if role == "edge"
@@ -129,7 +131,7 @@ def linked(shut: Guarded, role: str, name: str) -> tuple[PaperAgent, asyncio.Tas
     )
     agent, store = PaperAgent(), shut.store(f"bgplb-{role}-{name}")
     record = AgentRecord(name, role, f"i-{name}", "1", parking_key())
-    link = act.link(config, store, process.BootClock(), role, record, cast(EdgeAgent, agent))
+    link = act.link(config, store, process.BootClock(), lambda: record, cast(EdgeAgent, agent))
     report: object = EdgeReport("i") if role == "edge" else NodeReport("i", False)
     link.reports.set(KEYS.observed_base(role, name), report)
     return agent, asyncio.create_task(link.run()), store
@@ -137,8 +139,8 @@ def linked(shut: Guarded, role: str, name: str) -> tuple[PaperAgent, asyncio.Tas
 
 async def test_the_daemons_work_under_their_roles(shut: Guarded, root: EtcdStore, orchestrators: Orchestrators) -> None:
     orchestrators.start("orch-1")
-    edge, edge_task, edge_store = linked(shut, "edge", "edge-1")
-    node, node_task, node_store = linked(shut, "node", "gw-a")
+    edge, edge_task, edge_store = linked(shut, "edge", "edge-1", orchestrators.folder)
+    node, node_task, node_store = linked(shut, "node", "gw-a", orchestrators.folder)
     tasks = (edge_task, node_task)
     try:
 
