@@ -75,12 +75,12 @@ def desired_key(keys: Keys, role: str, agent: str, type_: str, name: str) -> str
     return keys.desired(role, agent, type_, name) if name else keys.desired_base(role, agent)
 
 
-def chunks(keys: Keys, batches: Iterable[Batch]) -> list[list[Batch]]:
+def chunks(batches: Iterable[Batch]) -> list[list[Batch]]:
     """Batches grouped so that each group fits one transaction. Raises ValueError for a batch that fits none."""
     groups: list[list[Batch]] = []
     room = 0
     for batch in batches:
-        need = sum(len(operations(keys, write)) for write in batch.writes) + 1
+        need = sum(map(_size, batch.writes)) + 1
         if need > MAX_TXN_OPS - 1:
             raise ValueError(f"{batch.machine or 'batch'}: {need} operations do not fit one transaction")
         if not groups or need > room:
@@ -89,6 +89,13 @@ def chunks(keys: Keys, batches: Iterable[Batch]) -> list[list[Batch]]:
         groups[-1].append(batch)
         room -= need
     return groups
+
+
+def _size(write: Write) -> int:
+    """How many store operations a write consists of."""
+    if isinstance(write, AppendHistory):
+        return 2 if write.entry.seq > HISTORY_KEPT else 1
+    return 2 if isinstance(write, ForgetMachine) else 1
 
 
 class Interpreter:

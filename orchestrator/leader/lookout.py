@@ -1,9 +1,10 @@
 """One look at the world: every gateway judged, and what matters to each pool put together for the core."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 
 from fsm.evaluate import PoolView
-from fsm.types import Heartbeat
+from fsm.types import SUSPECT_MOVE_AFTER_MS, Heartbeat
 from fsm.witness import GatewayView, view_gateway
 from orchestrator.leader.knowledge import Knowledge
 
@@ -15,6 +16,8 @@ class Lookout:
         """`mirror_age_s` gives, for an instant, how long ago the mirror was known to be current."""
         self._known, self._mirror_age_s = knowledge, mirror_age_s
         self._gateways: dict[str, dict[str, GatewayView]] = {}
+        self._looks: dict[str, dict[str, GatewayView]] = {}
+        """What of each gateway has to differ for its group's pools to be looked at."""
         self._edges: dict[str, tuple[Heartbeat, ...]] = {}
         self._ready_since_s: dict[str, float] = {}
         self._seen_s = 0.0
@@ -30,15 +33,17 @@ class Lookout:
         moved: set[str] = set()
         for group in self._known.groups().values():
             views = {g: view_gateway(g, group, world) for g in group.gateways}
+            looks = {name: _look(view) for name, view in views.items()}
             edges = tuple(world.edges[e.name].heartbeat for e in group.edges)
             for view in views.values():
                 if view.ready:
                     self._ready_since_s.setdefault(view.name, now)
                 else:
                     self._ready_since_s.pop(view.name, None)
-            if views != self._gateways.get(group.name) or edges != self._edges.get(group.name):
+            if looks != self._looks.get(group.name) or edges != self._edges.get(group.name):
                 moved |= {n for n, spec in self._known.pool_specs().items() if spec.gateway_ref == group.name}
             self._gateways[group.name], self._edges[group.name] = views, edges
+            self._looks[group.name] = looks
         return moved
 
     def views(self, now: float, write_failed: bool, missing: Collection[str]) -> Mapping[str, PoolView]:
@@ -69,6 +74,11 @@ class Lookout:
             control_trouble=trouble,
             intent_missing=name in missing,
         )
+
+
+def _look(view: GatewayView) -> GatewayView:
+    """A gateway without what changes all the time: of an age only whether it is enough to act upon."""
+    return replace(view, suspect_s=float(view.suspect_s * 1000 >= SUSPECT_MOVE_AFTER_MS))
 
 
 class _Views(Mapping[str, PoolView]):

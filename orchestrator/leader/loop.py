@@ -19,6 +19,7 @@ from orchestrator.leader.interpret import GUARD_FAILED, Interpreter, chunks
 from orchestrator.leader.knowledge import Knowledge
 from orchestrator.leader.ledger import record_commit
 from orchestrator.leader.lookout import Lookout
+from orchestrator.leader.numbers import last_number
 from orchestrator.leader.requests import PRUNE, decide, refuse
 from orchestrator.leader.settler import Settler
 from orchestrator.leader.writes import Answer, Batch, DropRequest, SetSpec, Write
@@ -32,6 +33,9 @@ TICK_S = 0.1
 
 RETRY_S = 0.05
 """Pause after a commit that failed, in seconds; a change that arrives ends it."""
+
+SETTLED_AT_ONCE = 50
+"""Pools that are decided between two commits: some milliseconds of work."""
 
 REQUEST_KEPT_S = 3600.0
 PRUNED_AT_ONCE = 100
@@ -69,7 +73,7 @@ class LeaderLoop:
         self._settler = Settler(name, keys, knowledge, wall_ms)
         self._answered_s: dict[str, float] = {}
         self._leading = False
-        self._changed_s = 0.0
+        self._changed_s = self._turned_s = 0.0
         self._write_failed = False
         self.turns = 0
         """Turns taken: what the zombie rule takes for progress."""
@@ -78,6 +82,9 @@ class LeaderLoop:
 
     def on_changes(self, changes: tuple[Change, ...]) -> None:
         """The mirror's listener: synchronous, so that knowledge is never half-way between two revisions."""
+        if not self._leads():
+            self._known.defer(changes, self._clock.now())
+            return
         touched = self._known.apply(changes, self._clock.now())
         if touched:
             if not self._dirty:
@@ -90,8 +97,13 @@ class LeaderLoop:
         self._dirty.add("base")
         self._wake.set()
 
+    def catch_up(self) -> None:
+        """Know all that the mirror brought: a follower reads it only when it is asked, or begins to lead."""
+        self._dirty |= self._known.catch_up(self._clock.now())
+
     def problems(self) -> tuple[str, ...]:
         """What is wrong with the intent that this replica reads, what that lacks, and records that can't be read."""
+        self.catch_up()
         lacking = self.intent.missing(self._known)
         text = "accepted, but not in this replica's folder: " + ", ".join(f"{kind}/{name}" for kind, name in lacking)
         refused = self.intent.conflicts(self._known)
@@ -134,6 +146,7 @@ class LeaderLoop:
 
     async def turn(self) -> bool:
         """Look once and commit what follows; False if something has to be tried again."""
+        self.catch_up()
         if not self._leading:
             self._leading = True
             self.intent.forget()
@@ -147,24 +160,50 @@ class LeaderLoop:
         views = self._lookout.views(now, self._write_failed, {name for kind, name in lacking if kind == POOL_KIND})
         requested = self._requests(views, now) if "base" in dirty else []
         asked = {batch.machine for batch in requested}
-        due = {r.name for r in self._known.machines.values() if r.deadline_s is not None and r.deadline_s <= now}
-        every = set(views) if "base" in dirty else set()
-        names = (dirty | moved | due | every) - asked
-        counter = max((b.epoch for b in requested), default=self._known.epoch_counter)
-        counter = max(counter, self._known.epoch_counter)
-        for name in sorted(names & set(views)):
-            batch, counter = self._settler.settle(name, views[name], now, counter)
-            if batch is not None:
-                batches.append(batch)
-        ok = await self._commit([*requested, *batches], dirty | moved)
-        unfinished = {batch.machine for batch in (*requested, *batches) if batch.more}
-        if unfinished:
-            self._dirty |= unfinished
-            self._wake.set()
-        if ok and batches and "base" in dirty:
+        every = self._lookout.names() if "base" in dirty else set()
+        names = ((dirty | moved | self._due(now) | every) & self._lookout.names()) - asked
+        more = bool(batches)
+        ok, settled = await self._settle(sorted(names), views, now, [*requested, *batches], dirty | moved)
+        if ok and (more or settled) and "base" in dirty:
             self._dirty.add("base")  # what was accepted may call for more: pools of a new spec, bases of a new agent
             self._wake.set()
         return ok
+
+    async def _settle(
+        self, names: list[str], views: Mapping[str, PoolView], now: float, batches: list[Batch], dirty: set[str]
+    ) -> tuple[bool, bool]:
+        """Let these pools settle and commit what follows, some at a time: (all is committed, some of it is pools').
+
+        `batches` go before them. A thousand pools at once would keep everything else waiting, heartbeats included, and
+        the first of them until the last was decided.
+        """
+        counter, settled = max((batch.epoch for batch in batches), default=0), False
+        for start in range(0, max(len(names), 1), SETTLED_AT_ONCE):
+            counter = max(counter, last_number(self._known))
+            for name in names[start : start + SETTLED_AT_ONCE]:
+                self._dirty.discard(name)
+                view = views.get(name)  # none, if its spec was finished meanwhile
+                batch, counter = self._settler.settle(name, view, now, counter) if view else (None, counter)
+                if batch is not None:
+                    batches.append(batch)
+                    settled = True
+            ok = await self._commit(batches, dirty)
+            unfinished = {batch.machine for batch in batches if batch.more}
+            batches = []
+            if unfinished:
+                self._dirty |= unfinished
+                self._wake.set()
+            if not ok or not self._leads():
+                self._dirty |= {*names[start:]}
+                return False, settled
+        return True, settled
+
+    def _due(self, now: float) -> set[str]:
+        """Pools whose deadline is over, or whose back-off ended since the last turn."""
+        before, self._turned_s = self._turned_s, now
+        ends = {r.name: max(r.moves_s, default=0.0) + r.backoff_ms / 1000 for r in self._known.machines.values()}
+        late = {r.name for r in self._known.machines.values() if r.deadline_s is not None and r.deadline_s <= now}
+        return late | {name for name, end in ends.items() if before < end <= now}
 
     # ---- deciding --------------------------------------------------------------------------------------------------
 
@@ -187,7 +226,7 @@ class LeaderLoop:
     def _requests(self, views: Mapping[str, PoolView], now: float) -> list[Batch]:
         batches: list[Batch] = []
         taken: set[str] = set()
-        counter = self._known.epoch_counter
+        counter = last_number(self._known)
         self._answered_s = {id_: since for id_, since in self._answered_s.items() if id_ in self._known.requests}
         for request in sorted(self._known.requests.values(), key=lambda r: r.at_ms):
             if request.answer:
@@ -235,7 +274,7 @@ class LeaderLoop:
         Where a guard does not hold, it is one pool's: the others of its transaction must not wait for it.
         """
         ok = True
-        groups = deque(chunks(self._keys, batches))
+        groups = deque(chunks(batches))
         while groups:
             group = groups.popleft()
             failed = await self._commit_together(group)

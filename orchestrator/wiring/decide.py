@@ -156,6 +156,7 @@ class Replica:
 
     async def status(self, _request: Mapping[str, Any]) -> object:
         """The answer to `{"cmd": "status"}`."""
+        self.loop.catch_up()
         items = {kv.key: kv for kv in self.mirror.items()}
         now = self.clock.now() - max(0.0, min(self.mirror.age(self.clock.now()), 1e9))
         alive = {who: self.knowledge.sight(*who, now).heartbeat for who in self.knowledge.agents}
@@ -187,6 +188,7 @@ class Replica:
         yield age
         states = GaugeMetricFamily("bgplb_pools", "Pools by state, as committed in the store", labels=["state"])
         counts: dict[str, int] = {}
+        self.loop.catch_up()
         for record in self.knowledge.machines.values():
             counts[record.state] = counts.get(record.state, 0) + 1
         for state, count in counts.items():

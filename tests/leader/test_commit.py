@@ -209,7 +209,7 @@ def test_a_batch_is_never_split() -> None:
         return Batch(tuple(SetDesired("edge", f"{name}-{n}", "", "", AgentBase()) for n in range(size)), name)
 
     parts = [batch("a", 60), batch("b", 60), batch("c", 60), batch("d", 100)]
-    groups = chunks(KEYS, parts)
+    groups = chunks(parts)
     assert [b.machine for g in groups for b in g] == ["a", "b", "c", "d"]
     assert all(sum(len(b.writes) + 1 for b in g) < MAX_TXN_OPS for g in groups)
 
