@@ -9,7 +9,7 @@ import pytest
 from bgplb_lab import faults
 from bgplb_lab.errors import MissingPrerequisite
 from bgplb_lab.scenario import settled_at_owner
-from bgplb_lab.world import World, check_prerequisites
+from bgplb_lab.world import World, check_prerequisites, existing_labs
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +19,10 @@ def whole_lab(request: pytest.FixtureRequest) -> Iterator[World]:
         check_prerequisites()
     except MissingPrerequisite as missing:
         pytest.skip(f"needs {missing}")
+    others = [name for name in existing_labs() if World(name, print).pids()]
+    if others:
+        # Measured: with three labs on two cores an idle one loses packets and moves pools without any fault.
+        pytest.skip(f"needs the machine for itself to count packets: lab {', '.join(others)} is running too")
     module = Path(str(request.path)).stem.removeprefix("test_lab_")
     world = World(f"{module[:4]}{os.getpid()}", print)
     try:
