@@ -101,9 +101,8 @@ class EdgeAgent:
             try:
                 key = self._keys.parse(change.key)
                 if isinstance(key, DesiredBaseKey) and change.value is not None:
-                    base = decode(change.value, AgentBase, change.key)
                     self._told = True
-                    self._state = replace(self._state, base=base)
+                    self._state = project.told(self._state, decode(change.value, AgentBase, change.key))
                     self._save(self._state)
                     self._base_wake.set()
                 elif isinstance(key, DesiredKey) and key.type == "pool":
@@ -298,6 +297,7 @@ class EdgeAgent:
 
     async def _reconcile(self) -> None:
         """Make everything as it should be; what can't be done is reported and tried again."""
+        self._state = project.released(self._state)
         base = self._state.base
         self._forget_deleted()
         await self._ensure_tunnels(base)

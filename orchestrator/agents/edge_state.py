@@ -1,7 +1,7 @@
 """What an edge agent keeps on disk, and what follows from it for kernel and BIRD. Pure apart from the file itself."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from birdctl.commands import Network
@@ -26,7 +26,34 @@ class EdgeState:
     fence: FenceState = field(default_factory=FenceState)
     endpoints: Mapping[str, str] = field(default_factory=dict)
     """Where each gateway was last heard from: given to a peer that is made anew, so that the edge can speak first."""
+    kept: frozenset[str] = frozenset()
+    """Gateways whose tunnels nobody speaks of any more, and that pools lead through all the same."""
     schema: int = 1
+
+
+def told(state: EdgeState, base: AgentBase) -> EdgeState:
+    """A new base. A tunnel that it lacks stays as long as a pool leads through it: nothing goes without a target.
+
+    A leader whose store was emptied does not know every gateway yet; one that lets a gateway go moves its pools first.
+    """
+    named, slots = {tunnel.name for tunnel in base.tunnels}, {tunnel.slot for tunnel in base.tunnels}
+    left = (tunnel for tunnel in state.base.tunnels if tunnel.name not in named and tunnel.slot not in slots)
+    kept = tuple(tunnel for tunnel in left if tunnel.name in _carrying(state))
+    whole = replace(base, tunnels=(*base.tunnels, *kept)) if kept else base
+    return replace(state, base=whole, kept=frozenset(tunnel.name for tunnel in kept))
+
+
+def released(state: EdgeState) -> EdgeState:
+    """Without the tunnels that were kept only for pools that have left them by now."""
+    idle = state.kept - _carrying(state)
+    if not idle:
+        return state
+    tunnels = tuple(tunnel for tunnel in state.base.tunnels if tunnel.name not in idle)
+    return replace(state, base=replace(state.base, tunnels=tunnels), kept=state.kept - idle)
+
+
+def _carrying(state: EdgeState) -> set[str | None]:
+    return {command.owner for command in commands(state).values() if not command.deleted}
 
 
 def device_name(config: EdgeAgentConfig, tunnel: Tunnel) -> str:

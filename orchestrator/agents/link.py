@@ -174,6 +174,7 @@ class AgentLink:
         self._recollection = registration.recollection
         self._heard_s = clock.now()
         self._refused = ""
+        self._beat_revision = 0
         heartbeat.on_commit = self._heard
         self.reports = Reports(store, session, clock, urgent=keys.observed_base(role, name))
         self._listen()
@@ -217,6 +218,7 @@ class AgentLink:
     async def _linked(self) -> None:
         if self._adoptions != self._recollection.adoptions:
             self._listen()
+        self._beat_revision = 0
         self.gate.born_revision = self._recollection.memory.born_revision
         self.reports.forget_written()
         async with asyncio.TaskGroup() as group:
@@ -235,6 +237,13 @@ class AgentLink:
         self.reports.forget_written()
 
     def _heard(self, revision: int) -> None:
+        """A heartbeat is in the store. Raises StoreChanged if it is older there than the one before it.
+
+        What is watched may be quiet for days, and says little about the store; this says it four times a second.
+        """
+        before, self._beat_revision = self._beat_revision, revision
+        if revision <= before:
+            raise StoreChanged(f"the store went back: a heartbeat at revision {revision}, the last was at {before}")
         self._heard_s = self._clock.now()
         self._recollection.saw(revision)
         if self._refused:

@@ -37,13 +37,15 @@ class Memory:
     """The store that is obeyed. `generation` is empty as long as nobody has led on it; `cluster_id` 0: never seen one.
 
     `born_revision`: where the store stood when an edge without a past came to it; what was written up to there was
-    not meant for that edge. 0 for one that knows what it has accepted.
+    not meant for that edge. 0 for one that knows what it has accepted. `went_back`: the store was once found at a
+    lower revision than before; it stays refused, however far it has come since.
     """
 
     cluster_id: int = 0
     generation: str = ""
     revision: int = 0
     born_revision: int = 0
+    went_back: bool = False
     schema: int = SCHEMA
 
 
@@ -60,8 +62,8 @@ def judge(memory: Memory, meta: Meta | None, cluster_id: int, revision: int) -> 
         return f"the store {what}; the one obeyed so far is of generation {memory.generation}; {ACCEPT}"
     if cluster_id != memory.cluster_id:
         return f"the store is cluster {cluster_id:x}; the one obeyed so far is {memory.cluster_id:x}; {ACCEPT}"
-    if revision < memory.revision:
-        return f"the store went back to revision {revision}; it was at {memory.revision} before; {ACCEPT}"
+    if revision < memory.revision or memory.went_back:
+        return f"the store went back; it is at revision {revision}, and was at {memory.revision} before; {ACCEPT}"
     return replace(memory, generation=generation, revision=revision)
 
 
@@ -95,6 +97,9 @@ class Recollection:
         verdict = judge(self.memory, meta, snapshot.cluster_id, snapshot.revision)
         if isinstance(verdict, str):
             self.refusal = verdict
+            if snapshot.cluster_id == self.memory.cluster_id and snapshot.revision < self.memory.revision:
+                self.memory = replace(self.memory, went_back=True)
+            await self.write()
             return False
         self.refusal = ""
         if self._blank() and not verdict.born_revision:

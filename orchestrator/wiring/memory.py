@@ -1,6 +1,7 @@
 """What a daemon remembers of its store, on its disk."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +18,14 @@ def recollection(state_dir: Path, keys: Keys, ground: str, blank: Callable[[], b
     It is written by a thread of its own: a disk that is slow must not hold up a failover.
     """
     path = state_dir / STORE_STATE
+    newest, turn = [Memory()], threading.Lock()
+
+    def write() -> None:
+        with turn:  # a writer whose task was cancelled goes on, and must not meet the next one at the file
+            save(path, newest[0])
 
     async def remember(memory: Memory) -> None:
-        await asyncio.to_thread(save, path, memory)
+        newest[0] = memory
+        await asyncio.to_thread(write)
 
     return Recollection(keys, ground, load(path, Memory, Memory()), remember, blank)

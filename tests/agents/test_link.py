@@ -13,7 +13,7 @@ from orchestrator.agents.link import AgentLink, NameTaken, Registration
 from orchestrator.store.generation import Memory, Meta, Recollection
 from orchestrator.store.heartbeat import Heartbeat
 from orchestrator.store.lease import Session
-from orchestrator.store.port import Change, Put, Refused
+from orchestrator.store.port import Change, Delete, Put, Refused
 from orchestrator.store.records import RecordError, decode, encode
 from tests.agents.fakes import KEYS
 from tests.contract.store.clocks import VirtualClock
@@ -355,3 +355,40 @@ async def test_an_edge_without_a_past_obeys_no_order_that_was_given_before_it_ca
     assert [(change.key, change.value) for change in linked.told[1:]] == [(pool, b"new"), (later, b"new")]
     assert born.startswith("i-1@")
     assert born != "i-1@0"
+
+
+async def test_after_standing_still_it_reads_what_is_wanted_before_it_obeys(net: Net) -> None:
+    """A frozen process finds old orders in its buffers: played by a clock that jumps while nobody runs."""
+    pool = KEYS.desired("edge", "edge-1", "pool", "web")
+    net.server.commit([Put(pool, b"first"), Put(DESIRED, b"{}")])
+    linked = net.start()
+    await net.clock.advance(1.0)
+    linked.told.clear()
+    linked.store.late = True
+    for order in (b"second", b"third"):
+        net.server.commit([Put(pool, order)])
+    net.server.commit([Delete(DESIRED)])
+    net.clock._now += 30.0  # no timer fires: the process does not run
+    linked.store.late = False
+    await net.clock.advance(2.0)
+    assert [(change.key, change.value) for change in linked.told] == [(DESIRED, None), (pool, b"third")]
+    assert linked.said.count("stood still; what is wanted is read anew") == 1
+    net.server.commit([Put(pool, b"fourth")])
+    await net.clock.advance(1.0)
+    assert linked.told[-1].value == b"fourth", "and then it goes on as ever"
+
+
+async def test_while_nobody_answers_after_a_gap_nothing_is_obeyed(net: Net) -> None:
+    pool = KEYS.desired("edge", "edge-1", "pool", "web")
+    linked = net.start()
+    await net.clock.advance(1.0)
+    gate = linked.link.gate
+    net.clock._now += 30.0
+    linked.store.reachable = False
+    gate.on_changes((Change(pool, b"old", 1, 5, 0),))
+    await net.clock.advance(10.0)
+    assert linked.told == []
+    net.server.commit([Put(pool, b"new")])
+    linked.store.reachable = True
+    await net.clock.advance(3.0)
+    assert {change.value for change in linked.told} == {b"new"}

@@ -1,13 +1,14 @@
 """What an agent keeps on disk: whole or not at all, and one process at a time."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fsm.fence import Accepted, FenceState
 from fsm.records import EdgePool, Plan
-from orchestrator.agents.edge_state import EdgeState
+from orchestrator.agents.edge_state import EdgeState, released, told
 from orchestrator.agents.instance import Instance, InstanceError
 from orchestrator.agents.node_state import NodeState
 from orchestrator.agents.statefile import StateFileError, load, save
@@ -77,3 +78,33 @@ def test_a_state_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
     with pytest.raises(InstanceError, match="state_dir must be a folder"):
         Instance(tmp_path / "state", lambda: "id-1")
+
+
+def told_of(state: EdgeState, *gateways: str, **fields: object) -> EdgeState:
+    """A base with the tunnels of these gateways only."""
+    whole = base("edge", "edge-1", WEB)
+    tunnels = tuple(replace(t, **fields) for t in whole.tunnels if t.name in gateways)  # type: ignore[arg-type]
+    return told(state, replace(whole, tunnels=tunnels))
+
+
+def names(state: EdgeState) -> list[str]:
+    return [tunnel.name for tunnel in state.base.tunnels]
+
+
+def test_a_tunnel_that_carries_a_pool_stays_when_nobody_speaks_of_it() -> None:
+    alone = told_of(EDGE)
+    assert (names(alone), alone.kept) == (["gw-a"], {"gw-a"}), "gw-b carries nothing"
+    assert released(alone) == alone
+    moved = replace(alone, fence=FenceState({"web": Accepted(EdgePool(WEB, "gw-b", 4), 18)}, {WEB[0]: 4}))
+    assert (names(released(moved)), released(moved).kept) == ([], frozenset())
+
+
+def test_a_tunnel_that_is_spoken_of_again_is_kept_no_more() -> None:
+    again = told_of(told_of(EDGE), "gw-a", "gw-b")
+    assert (names(again), again.kept) == (["gw-a", "gw-b"], frozenset())
+
+
+def test_a_deleted_pool_keeps_no_tunnel_and_no_two_tunnels_have_one_number() -> None:
+    deleted = FenceState({"web": Accepted(EdgePool(WEB, None, 4, deleted=True), 18)}, {WEB[0]: 4})
+    assert names(told_of(replace(EDGE, fence=deleted))) == []
+    assert names(told_of(EDGE, "gw-b", slot=0)) == ["gw-b"], "its number is another's by now"
