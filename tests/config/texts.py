@@ -42,3 +42,8 @@ name: orch-1
 etcd:
   endpoints: ["http://10.99.0.1:2379"]
 """
+
+BOTH = POOL.replace(
+    "  addresses:\n    - 192.0.2.0/26\n",
+    "  aggregateIPv6: 2001:db8::/32\n  addresses: [192.0.2.0/26, 2001:db8:2::/64]\n",
+)
