@@ -7,6 +7,7 @@ when BIRD says no. All orders are idempotent: after an indeterminate failure the
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 
@@ -245,6 +246,12 @@ def _bfd_row(text: str) -> BfdSession | None:
     )
 
 
+@lru_cache(maxsize=65536)
+def _network(word: str) -> Network:
+    """Remembered: what is exported is read back whole, again and again. Raises ValueError."""
+    return ip_network(word)
+
+
 def _networks(command: str, reply: Reply) -> tuple[Network, ...]:
     if reply.code == Code.ROUTE_NOT_FOUND:
         return ()
@@ -253,7 +260,7 @@ def _networks(command: str, reply: Reply) -> tuple[Network, ...]:
         # Further routes of one network, and next hops, begin with white space; a table's name is no network.
         word = text.split(" ", 1)[0]
         try:
-            found[ip_network(word)] = None
+            found[_network(word)] = None
         except ValueError:
             continue
     return tuple(found)

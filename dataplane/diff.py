@@ -95,6 +95,9 @@ class ReplaceNft:
     ruleset: str | None
 
 
+RouteOp = AddRoute | ReplaceRoute | DeleteRoute | AddRule | DeleteRule
+"""What can be performed many at once."""
+
 Op = (
     CreateLink
     | SetLink

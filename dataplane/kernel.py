@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from dataplane.diff import Op, ReplaceNft, SetSysctl, diff
+from dataplane.diff import Op, ReplaceNft, RouteOp, SetSysctl, diff
 from dataplane.model import KernelState, Link
 from dataplane.netlink import Netlink
 from dataplane.nft import Nft
@@ -19,7 +19,10 @@ class Kernel(Protocol):
         ...
 
     async def apply(self, ops: Iterable[Op]) -> None:
-        """Perform in order; stops at the first error, with what came before it done."""
+        """Perform in order; stops at the first error, with what came before it done.
+
+        Routes and rules that follow one another are written together: of those the others are done, too.
+        """
         ...
 
 
@@ -46,7 +49,13 @@ class LinuxKernel:
 
     async def apply(self, ops: Iterable[Op]) -> None:
         """See the port."""
+        together: list[RouteOp] = []
         for op in ops:
+            if isinstance(op, RouteOp):
+                together.append(op)
+                continue
+            await self.netlink.change_routes(together)
+            together = []
             match op:
                 case ReplaceNft(ruleset):
                     await self.nft.apply(ruleset)
@@ -54,6 +63,7 @@ class LinuxKernel:
                     self.sysctls.write(name, value)
                 case _:
                     await self.netlink.apply((op,))
+        await self.netlink.change_routes(together)
 
     async def close(self) -> None:
         """Close what is kept open."""

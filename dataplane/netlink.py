@@ -28,12 +28,13 @@ from dataplane.diff import (
     DeleteRule,
     Op,
     ReplaceRoute,
+    RouteOp,
     SetLink,
 )
 from dataplane.errors import Conflict, KernelError, KernelRefused, KernelTimeout
-from dataplane.model import ROUTE_PROTOCOL, TABLE_MAIN, Address, Family, KernelState, Link, Route, Rule
+from dataplane.model import ROUTE_PROTOCOL, TABLE_MAIN, Address, Family, KernelState, Link, Route
 from dataplane.namespace import entered, opened
-from dataplane.netlink_messages import address_from, link_from, rule_from
+from dataplane.netlink_messages import address_from, link_from
 from dataplane.route_reader import RouteReader
 from dataplane.route_writer import Attempt, Change, RouteWriter
 
@@ -80,7 +81,7 @@ class Netlink:
         routes: set[Route] = set()
         for table in tables:
             routes |= self._reader.read(table, ROUTE_PROTOCOL if table == TABLE_MAIN else 0)
-        rules = await self._rules()
+        rules = self._reader.read_rules()
         return KernelState(
             links=frozenset(links),
             addresses=frozenset(a for a in addresses if ip_interface(a.cidr).ip not in _LINK_LOCAL),
@@ -126,8 +127,8 @@ class Netlink:
         """Remove the route; no error when it is gone already."""
         self._writer.write("del", route)
 
-    async def change_routes(self, ops: Sequence[AddRoute | ReplaceRoute | DeleteRoute]) -> None:
-        """All of these at once, in order, many in one call of the kernel; one that fails keeps no other back.
+    async def change_routes(self, ops: Sequence[RouteOp]) -> None:
+        """All of these routes and rules at once, in order, many in one call; one that fails keeps no other back.
 
         Raises Conflict or KernelRefused for the first that failed: which others are done has to be read back. Nothing
         in it waits, as in :meth:`replace_route`.
@@ -137,8 +138,8 @@ class Netlink:
         except KernelRefused as error:
             if error.errno != errno.EEXIST:
                 raise
-            assert isinstance(error.op, Attempt)
-            route = error.op.route
+            assert isinstance(error.op, Attempt) and isinstance(error.op.what, Route)  # a rule that is there is fine
+            route = error.op.what
             raise Conflict(
                 (
                     f"route {route.prefix} in table {route.table} was made by somebody else: "
@@ -176,12 +177,8 @@ class Netlink:
 
     async def _perform(self, op: Op) -> None:
         match op:
-            case AddRoute() | ReplaceRoute() | DeleteRoute():
+            case AddRoute() | ReplaceRoute() | DeleteRoute() | AddRule() | DeleteRule():
                 await self.change_routes([op])
-            case AddRule(rule):
-                await self._rule("add", rule)
-            case DeleteRule(rule):
-                await self._rule("del", rule)
             case AddAddress(address):
                 await self._address("add", address)
             case DeleteAddress(address):
@@ -196,22 +193,6 @@ class Netlink:
                 await self.delete_link(name)
             case _:
                 raise TypeError(f"{op} is not about links, addresses, routes or rules")
-
-    async def _rule(self, verb: str, rule: Rule) -> None:
-        fields: dict[str, object] = {
-            "family": _FAMILIES[rule.family],
-            "priority": rule.priority,
-            "table": rule.table,
-            "protocol": rule.protocol,
-        }
-        if rule.source is not None:
-            fields["src"] = rule.source
-        if rule.to is not None:
-            fields["dst"] = rule.to
-        if rule.fwmark is not None:
-            fields |= {"fwmark": rule.fwmark, "fwmask": rule.fwmask}
-        async with self._call(f"{verb} {rule}", absent_is_fine=verb == "del", present_is_fine=verb == "add") as ip:
-            await ip.rule(verb, **fields)
 
     async def _address(self, verb: str, address: Address) -> None:
         interface = ip_interface(address.cidr)
@@ -232,13 +213,6 @@ class Netlink:
                 ifalias=link.alias,
                 state="up" if link.up else "down",
             )
-
-    async def _rules(self) -> set[Rule]:
-        found: set[Rule] = set()
-        async with self._call("read rules") as ip:
-            for family in _FAMILIES.values():
-                found |= {rule_from(m) async for m in await ip.get_rules(family=family)}
-        return found
 
     def _open(self) -> Any:
         # pyroute2 would fork this process to open a socket elsewhere, and would make a namespace that does not exist.
@@ -278,11 +252,11 @@ class Netlink:
             raise KernelRefused(error.errno or 0, op) from error
 
 
-def _change(op: AddRoute | ReplaceRoute | DeleteRoute) -> Change:
+def _change(op: RouteOp) -> Change:
     match op:
-        case AddRoute(route):
-            return "add", route
+        case AddRoute(what) | AddRule(what):
+            return "add", what
         case ReplaceRoute(route):
             return "replace", route
-        case DeleteRoute(route):
-            return "del", route
+        case DeleteRoute(what) | DeleteRule(what):
+            return "del", what

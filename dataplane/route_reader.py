@@ -1,4 +1,4 @@
-"""Reading one table's routes: filtered by the kernel, parsed by us.
+"""Reading one table's routes, and policy rules: filtered by the kernel, parsed by us.
 
 A dump is served within the calls that ask for it, so nothing waits here; a general library's parser (40 microseconds a
 route and more) is the only cost to save, and with a thousand pools it is what a reading costs.
@@ -10,13 +10,15 @@ import struct
 from functools import lru_cache
 
 from dataplane.errors import KernelRefused, KernelTimeout
-from dataplane.model import Route, RouteKind
+from dataplane.model import Route, RouteKind, Rule
 from dataplane.namespace import entered
 from dataplane.rtnetlink_wire import (
     NLMSG_DONE,
     NLMSG_ERROR,
     RTM_GETROUTE,
+    RTM_GETRULE,
     RTM_NEWROUTE,
+    RTM_NEWRULE,
     attributes,
     dump_request,
     frames,
@@ -31,11 +33,12 @@ _RTMSG = struct.Struct("=BBBBBBBBI")
 _NUMBER = struct.Struct("=I")
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_PREFSRC, _RTA_METRICS, _RTA_TABLE = 1, 4, 5, 6, 7, 8, 15
 _RTAX_LOCK, _RTAX_MTU = 1, 2
+_FRA_DST, _FRA_SRC, _FRA_PRIORITY, _FRA_FWMARK, _FRA_TABLE, _FRA_FWMASK, _FRA_PROTOCOL = 1, 2, 6, 10, 15, 16, 21
 _WHOLE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 
 
 class RouteReader:
-    """One namespace's socket for reading routes; opened at the first use, kept open."""
+    """One namespace's socket for reading routes and rules; opened at the first use, kept open."""
 
     def __init__(self, namespace: str | None = None) -> None:
         self._namespace = namespace
@@ -53,7 +56,9 @@ class RouteReader:
         with entered(self._namespace):
             try:
                 messages = [
-                    body for family in (socket.AF_INET, socket.AF_INET6) for body in self._dump(family, table, protocol)
+                    body
+                    for family in (socket.AF_INET, socket.AF_INET6)
+                    for body in self._dump(RTM_GETROUTE, family, table, protocol)
                 ]
             except BlockingIOError as error:
                 self.close()
@@ -64,24 +69,41 @@ class RouteReader:
             found = (_route(body, names) for body in messages)
             return {route for route in found if route is not None and route.table == table}
 
+    def read_rules(self) -> set[Rule]:
+        """All policy rules of both families; parts that we never set (iif, tos, suppress) are not looked at.
+
+        Raises as `read` does.
+        """
+        op = "read rules"
+        try:
+            with entered(self._namespace):
+                messages = [body for family in _WHOLE for body in self._dump(RTM_GETRULE, family, 0, 0)]
+        except BlockingIOError as error:
+            self.close()
+            raise KernelTimeout(op, 0) from error
+        except OSError as error:
+            self.close()
+            raise KernelRefused(error.errno or 0, op) from error
+        return {_rule(body) for body in messages}
+
     def close(self) -> None:
         """Close the socket; it opens again when needed."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
-    def _dump(self, family: int, table: int, protocol: int) -> list[bytes]:
+    def _dump(self, what: int, family: int, table: int, protocol: int) -> list[bytes]:
         """One family's messages. A dump during which the table changed is not trusted: it is done again."""
         for _ in range(_ATTEMPTS):
-            found = self._dump_once(family, table, protocol)
+            found = self._dump_once(what, family, table, protocol)
             if found is not None:
                 return found
         raise BlockingIOError
 
-    def _dump_once(self, family: int, table: int, protocol: int) -> list[bytes] | None:
+    def _dump_once(self, what: int, family: int, table: int, protocol: int) -> list[bytes] | None:
         sock = self._open()
         self._sequence += 1
-        sock.send(dump_request(RTM_GETROUTE, family, self._sequence, table, protocol))
+        sock.send(dump_request(what, family, self._sequence, table, protocol))
         found: list[bytes] = []
         whole = True
         while True:
@@ -90,7 +112,7 @@ class RouteReader:
                 if sequence != self._sequence:
                     continue
                 whole = whole and not flags & _NLM_F_DUMP_INTR
-                if kind == RTM_NEWROUTE:
+                if kind in (RTM_NEWROUTE, RTM_NEWRULE):
                     found.append(body)
                 elif kind in (NLMSG_DONE, NLMSG_ERROR):
                     code = -struct.unpack_from("=i", body)[0] if len(body) >= 4 else 0
@@ -133,6 +155,22 @@ def _route(body: bytes, names: dict[int, str | None]) -> Route | None:
         kind=kind,
         source=_text(family, found.get(_RTA_PREFSRC)),
         metric=_number(found[_RTA_PRIORITY]) if _RTA_PRIORITY in found else None,
+    )
+
+
+def _rule(body: bytes) -> Rule:
+    family, to_length, source_length, _tos, table, _r1, _r2, _action, _flags = _RTMSG.unpack_from(body)
+    found = dict(attributes(body, _RTMSG.size))
+    source, to = _text(family, found.get(_FRA_SRC)), _text(family, found.get(_FRA_DST))
+    return Rule(
+        family="ipv6" if family == socket.AF_INET6 else "ipv4",
+        priority=_number(found[_FRA_PRIORITY]) if _FRA_PRIORITY in found else 0,
+        table=_number(found[_FRA_TABLE]) if _FRA_TABLE in found else table,
+        source=f"{source}/{source_length}" if source else None,
+        fwmark=_number(found[_FRA_FWMARK]) if _FRA_FWMARK in found else None,
+        fwmask=_number(found[_FRA_FWMASK]) if _FRA_FWMASK in found else None,
+        to=f"{to}/{to_length}" if to else None,
+        protocol=found[_FRA_PROTOCOL][0] if _FRA_PROTOCOL in found else 0,
     )
 
 

@@ -14,12 +14,12 @@ from ipaddress import ip_address, ip_network
 from typing import Literal
 
 from dataplane.errors import KernelRefused, KernelTimeout
-from dataplane.model import Route
+from dataplane.model import Route, Rule
 from dataplane.namespace import entered
-from dataplane.rtnetlink_wire import NLMSG_ERROR, RTM_DELROUTE, RTM_NEWROUTE, frames
+from dataplane.rtnetlink_wire import NLMSG_ERROR, RTM_DELROUTE, RTM_DELRULE, RTM_NEWROUTE, RTM_NEWRULE, frames
 
 Verb = Literal["add", "replace", "del"]
-Change = tuple[Verb, Route]
+Change = tuple[Verb, Route | Rule]
 
 _REQUEST_ACK = 0x1 | 0x4
 _CREATE, _REPLACE, _EXCL = 0x400, 0x100, 0x200
@@ -32,6 +32,8 @@ _TYPES = {"unicast": 1, "blackhole": 6, "unreachable": 7}
 _SCOPE_UNIVERSE, _SCOPE_LINK, _SCOPE_NOWHERE = 0, 253, 255
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_PREFSRC, _RTA_METRICS, _RTA_TABLE = 1, 4, 5, 6, 7, 8, 15
 _RTAX_LOCK, _RTAX_MTU = 1, 2
+_FRA_DST, _FRA_SRC, _FRA_PRIORITY, _FRA_FWMARK, _FRA_TABLE, _FRA_FWMASK, _FRA_PROTOCOL = 1, 2, 6, 10, 15, 16, 21
+_FR_ACT_TO_TBL = 1
 _HEADER = struct.Struct("=IHHII")
 _RTMSG = struct.Struct("=BBBBBBBBI")
 _ANSWER_BYTES = 1 << 16
@@ -65,16 +67,35 @@ def encode(verb: Verb, route: Route, index: int, sequence: int) -> bytes:
     return _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
 
 
+def encode_rule(verb: Verb, rule: Rule, sequence: int) -> bytes:
+    """The request for a policy rule (linux/fib_rules.h). Raises ValueError for a verb that rules do not know."""
+    if verb == "replace":
+        raise ValueError(f"{rule}: a rule can't be replaced, only added and deleted")
+    family = socket.AF_INET if rule.family == "ipv4" else socket.AF_INET6
+    lengths, attributes = {"source": 0, "to": 0}, b""
+    for name, prefix, kind in (("source", rule.source, _FRA_SRC), ("to", rule.to, _FRA_DST)):
+        if prefix is not None:
+            _, lengths[name], address = _destination(prefix)
+            attributes += _attribute(kind, address)
+    body = _RTMSG.pack(family, lengths["to"], lengths["source"], 0, 0, 0, 0, _FR_ACT_TO_TBL, 0) + attributes
+    body += _number(_FRA_TABLE, rule.table) + _number(_FRA_PRIORITY, rule.priority)
+    body += _attribute(_FRA_PROTOCOL, bytes((rule.protocol,)))
+    if rule.fwmark is not None:
+        body += _number(_FRA_FWMARK, rule.fwmark) + _number(_FRA_FWMASK, rule.fwmask or 0)
+    kind, flags = (RTM_NEWRULE, _VERBS["add"][1]) if verb == "add" else (RTM_DELRULE, _VERBS["del"][1])
+    return _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """What was attempted: the `op` of an error. `more` others were in the same call."""
 
     verb: Verb
-    route: Route
+    what: Route | Rule
     more: int = 0
 
     def __str__(self) -> str:
-        return f"{self.verb} {self.route}" + (f" and {self.more} more" if self.more else "")
+        return f"{self.verb} {self.what}" + (f" and {self.more} more" if self.more else "")
 
 
 @lru_cache(maxsize=4096)
@@ -86,7 +107,7 @@ def _destination(prefix: str) -> tuple[int, int, bytes]:
 
 
 class RouteWriter:
-    """One namespace's socket for route changes; opened at the first use, kept open."""
+    """One namespace's socket for changes of routes and rules; opened at the first use, kept open."""
 
     def __init__(self, namespace: str | None = None) -> None:
         self._namespace = namespace
@@ -139,15 +160,18 @@ class RouteWriter:
                 self._socket = socket.socket(socket.AF_NETLINK, flags, socket.NETLINK_ROUTE)
                 self._socket.bind((0, 0))
         requests: list[bytes] = []
-        for verb, route in changes:
-            index = indexes.get(route.device, 0) if route.kind == "unicast" else 0
+        for verb, what in changes:
+            index = indexes.get(what.device, 0) if isinstance(what, Route) and what.kind == "unicast" else 0
             if index is None:
                 if verb != "del":  # with the interface its routes are gone
-                    failed.append((errno.ENODEV, (verb, route)))
+                    failed.append((errno.ENODEV, (verb, what)))
                 continue
             self._sequence += 1
-            sent[self._sequence] = (verb, route)
-            requests.append(encode(verb, route, index, self._sequence))
+            sent[self._sequence] = (verb, what)
+            if isinstance(what, Route):
+                requests.append(encode(verb, what, index, self._sequence))
+            else:
+                requests.append(encode_rule(verb, what, self._sequence))
         if sent:
             self._socket.send(b"".join(requests))
             failed += self._answers(sent)
@@ -163,17 +187,27 @@ class RouteWriter:
                 if kind != NLMSG_ERROR or sequence not in sent:
                     continue
                 code = -int(struct.unpack_from("=i", body)[0])
-                if code and not (sent[sequence][0] == "del" and code in _ABSENT):
+                if code and not _harmless(code, *sent[sequence]):
                     failed.append((code, sent[sequence]))
                 if sequence == last:
                     return failed
+
+
+def _harmless(code: int, verb: Verb, what: Route | Rule) -> bool:
+    """Taking away what is gone, and adding a rule that is there: a route that is there may be somebody else's."""
+    return code in _ABSENT if verb == "del" else code == errno.EEXIST and isinstance(what, Rule)
 
 
 def _indexes(changes: Sequence[Change]) -> dict[str | None, int | None]:
     """The index of each interface that these routes name; None for one that does not exist."""
     found: dict[str | None, int | None] = {None: 0}
     for _verb, route in changes:
-        if route.kind == "unicast" and route.device is not None and route.device not in found:
+        if (
+            isinstance(route, Route)
+            and route.kind == "unicast"
+            and route.device is not None
+            and route.device not in found
+        ):
             try:
                 found[route.device] = socket.if_nametoindex(route.device)
             except OSError:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_DELADDR = 20, 21
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
+RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 GROUPS = (1, 5, 7, 9, 11)
 """RTNLGRP_LINK, IPV4_IFADDR, IPV4_ROUTE, IPV6_IFADDR, IPV6_ROUTE."""
@@ -69,11 +70,13 @@ Message = RouteMessage | LinkMessage | AddressRemoved | DumpDone
 
 
 def dump_request(what: int, family: int, sequence: int, table: int = 0, protocol: int = 0) -> bytes:
-    """A dump of links (RTM_GETLINK) or of one table's routes (RTM_GETROUTE, strict checking on).
+    """A dump of links (RTM_GETLINK), rules (RTM_GETRULE) or one table's routes (RTM_GETROUTE, strict checking on).
 
     `protocol` 0 asks for the routes of all.
     """
-    if what == RTM_GETLINK:
+    if what == RTM_GETRULE:
+        body = _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)  # fib_rule_hdr has the same layout
+    elif what == RTM_GETLINK:
         body = _IFINFOMSG.pack(family, 0, 0, 0, 0)
     else:
         body = (

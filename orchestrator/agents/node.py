@@ -25,6 +25,7 @@ from orchestrator.agents import preconditions as check
 from orchestrator.agents.link import AgentLink
 from orchestrator.agents.node_state import NodeState
 from orchestrator.agents.problems import Problems
+from orchestrator.agents.readings import NodeReadings
 from orchestrator.agents.revive import Reviver
 from orchestrator.config.node_agent import NodeAgentConfig
 from orchestrator.store.keys import DesiredBaseKey, DesiredKey, Keys
@@ -72,6 +73,7 @@ class NodeAgent:
         self._announced: frozenset[str] = frozenset()
         """Pools that BIRD was last seen to announce."""
         self._leaving = False
+        self._reviver = Reviver(wireguard, clock)
         self.link: AgentLink | None = None
         self.turns = 0
 
@@ -191,7 +193,6 @@ class NodeAgent:
 
     async def _revive(self) -> None:
         """Begin tunnels anew that have fallen silent, as after a reboot of the edge."""
-        reviver = Reviver(self._wireguard, self._clock)
         while True:
             await self._clock.sleep(REVIVE_EVERY_S)
             base = self._state.base
@@ -199,7 +200,7 @@ class NodeAgent:
                 project.device_name(self._config, t): self._peer_updates(t, None, base.keepalive_s)
                 for t in base.tunnels
             }
-            await reviver.look(peers)
+            await self._reviver.look(peers)
 
     def _peer_updates(self, tunnel: Tunnel, present: PeerState | None, keepalive_s: int) -> list[PeerUpdate]:
         """What the edge's peer lacks. A living peer's list is never replaced: for a moment it would have none."""
@@ -291,6 +292,12 @@ class NodeAgent:
         if self.link is not None:
             self.link.reports.set(key, value)
 
+    def readings(self) -> NodeReadings:
+        """What is measured here, as of now."""
+        names = {project.device_name(self._config, tunnel): tunnel.name for tunnel in self._state.base.tunnels}
+        shaken = {names[device]: stamp for device, stamp in self._reviver.handshakes.items() if device in names}
+        return NodeReadings(shaken, self._reviver.revived)
+
     def lacking(self) -> str:
         """What keeps this agent from doing its work, for /readyz; empty when nothing does."""
         return "; ".join(self._problems.told())
@@ -311,8 +318,9 @@ class NodeAgent:
     def _report_pools(self, pools: dict[str, NodePool], applied: Applied | None, error: str) -> None:
         exported = {pool.pool for pool in applied.pools if pool.announced} if applied else set()
         answers = all(p.ok for p in self._preconditions if p.name in ("answer-routes", "answer-rules", "nft"))
+        prepared = frozenset(project.prefixes(self._state.pools))
         for name, pool in pools.items():
-            known = set(project.prefixes(self._state.pools)) >= set(pool.prefixes)
+            known = prepared.issuperset(pool.prefixes)
             report = NodePoolReport(
                 pool.epoch, name in exported, answers and known and bool(self._preconditions), error
             )

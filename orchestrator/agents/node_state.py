@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import IPv4Address, ip_address, ip_network
 
+from birdctl.commands import Network
 from birdctl.render import Announcements, Bfd, GatewayConfig, PoolAnnouncement, Session
 from dataplane import nft_rules
 from dataplane.model import Address, KernelState, Link, Route, Rule, family_of
@@ -140,11 +142,16 @@ def bird_config(config: NodeAgentConfig, base: AgentBase) -> GatewayConfig | Non
     )
 
 
+@lru_cache(maxsize=65536)
+def _network(prefix: str) -> Network:
+    return ip_network(prefix)
+
+
 def announcements(pools: Mapping[str, NodePool]) -> Announcements:
     """What BIRD shall announce."""
     return Announcements(
         tuple(
-            PoolAnnouncement(name, tuple(ip_network(prefix) for prefix in pool.prefixes), pool.announce)
+            PoolAnnouncement(name, tuple(_network(prefix) for prefix in pool.prefixes), pool.announce)
             for name, pool in sorted(pools.items())
         )
     )
