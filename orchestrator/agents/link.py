@@ -19,6 +19,7 @@ from orchestrator.store.mirror import Mirror
 from orchestrator.store.port import (
     Change,
     CreatedAt,
+    Guard,
     Indeterminate,
     LeaseLost,
     ModifiedAt,
@@ -68,6 +69,7 @@ class Registration:
         self._store, self._keys, self._clock, self._session = store, keys, clock, session
         self._role, self._name, self._describe, self.log = role, name, describe, log
         self.recollection = recollection or Recollection(keys, keys.agent(role, name))
+        self._revision = 0
 
     async def keep(self, on_return: Callable[[], None]) -> None:
         """After the lease is lost: a new one and the registration again, then `on_return`. For ever."""
@@ -117,7 +119,13 @@ class Registration:
                 )
         guard = CreatedAt(key, 0) if kv is None else ModifiedAt(key, kv.mod_revision)
         result = await self._store.txn([guard], [Put(key, encode(record), self._session.lease_id)])
+        if result.succeeded:
+            self._revision = result.revision
         return result.succeeded
+
+    def guard(self) -> tuple[Guard, ...]:
+        """Holds while the registration is the one that was last put in place."""
+        return (ModifiedAt(self._keys.agent(self._role, self._name), self._revision),)
 
 
 async def until_obeyed(registration: Registration, session: Session, store: Store, clock: Clock, log: Log) -> None:
@@ -176,7 +184,14 @@ class AgentLink:
         self._refused = ""
         self._beat_revision = 0
         heartbeat.on_commit = self._heard
-        self.reports = Reports(store, session, clock, urgent=keys.observed_base(role, name))
+        self.reports = Reports(
+            store,
+            session,
+            clock,
+            urgent=keys.observed_base(role, name),
+            guard=registration.guard,
+            renew=registration.register,
+        )
         self._listen()
 
     def _listen(self) -> None:
@@ -235,6 +250,10 @@ class AgentLink:
         if self.refusal:
             raise StoreChanged(self.refusal)
         self.reports.forget_written()
+
+    def silent_s(self) -> float | None:
+        """Seconds since the store last took a heartbeat; None if it never did."""
+        return self._clock.now() - self._heard_s if self._beat_revision else None
 
     def _heard(self, revision: int) -> None:
         """A heartbeat is in the store. Raises StoreChanged if it is older there than the one before it.

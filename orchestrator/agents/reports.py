@@ -1,7 +1,7 @@
 """What an agent observes, written to the store: levels, many keys in one transaction, the urgent one by itself."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import islice
 
 from fsm.ports import Clock
@@ -9,6 +9,7 @@ from orchestrator.store.lease import Session
 from orchestrator.store.port import (
     MAX_TXN_OPS,
     Delete,
+    Guard,
     Indeterminate,
     LeaseLost,
     Op,
@@ -38,10 +39,23 @@ class Reports:
 
     Values that are equal to what the store has are not written again. All hang on the session's lease. `urgent` is a
     key that never waits for the others: what an edge says of its gateways, while a thousand pools report their moves.
+
+    A write without an answer may still be on its way, and would put an old level over a newer one. So every write is
+    guarded by the registration as it stands (`guard`), and after such a write the agent registers anew (`renew`):
+    whatever arrives later finds its guard gone.
     """
 
-    def __init__(self, store: Store, session: Session, clock: Clock, urgent: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        session: Session,
+        clock: Clock,
+        urgent: str = "",
+        guard: Callable[[], tuple[Guard, ...]] = tuple,
+        renew: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._store, self._session, self._clock, self._urgent = store, session, clock, urgent
+        self._guard, self._renew = guard, renew
         self._wanted: dict[str, bytes | None] = {}
         self._written: dict[str, bytes | None] = {}
         self._hot, self._rest = _Queue(), _Queue()
@@ -52,6 +66,15 @@ class Reports:
         if self._wanted.get(key, b"") != data:
             self._wanted[key] = data
             self._queue(key)
+
+    def last(self, key: str) -> bytes | None:
+        """What is to be said there, whether the store has it already or not."""
+        return self._wanted.get(key)
+
+    def below(self, prefix: str) -> dict[str, bytes]:
+        """All that is to be said below a prefix, by the rest of the key."""
+        found = {key: data for key, data in self._wanted.items() if data is not None and key.startswith(prefix)}
+        return {key.removeprefix(prefix): data for key, data in found.items()}
 
     def forget_written(self) -> None:
         """The lease is gone, and with it all that was written under it."""
@@ -85,21 +108,32 @@ class Reports:
                 self._forget_gone(batch)
 
     async def _write(self, due: Mapping[str, bytes | None]) -> bool:
-        """One transaction. One without an answer is simply written again: levels, twice is as good as once."""
-        lease_id = self._session.lease_id
+        """One transaction. One without an answer is written again under a new guard: twice is as good as once."""
+        lease_id, guards = self._session.lease_id, self._guard()
         if lease_id == 0:
             return False
         ops: list[Op] = [Delete(key) if data is None else Put(key, data, lease_id) for key, data in due.items()]
         try:
-            await self._store.txn([], ops)
+            result = await self._store.txn(guards, ops)
         except LeaseLost:
             self._session.report_lost(lease_id)
             return False
-        except (Unavailable, Indeterminate):
+        except Unavailable:
+            return False
+        except Indeterminate:
+            await self._fence(guards)
+            return False
+        if not result.succeeded:
+            await self._fence(guards)
             return False
         if self._session.lease_id == lease_id:
             self._written.update(due)
         return True
+
+    async def _fence(self, guards: tuple[Guard, ...]) -> None:
+        """Void these guards, unless that was done already."""
+        if self._renew is not None and guards == self._guard():
+            await self._renew()
 
     def _forget_gone(self, batch: Mapping[str, bytes | None]) -> None:
         for key, data in batch.items():

@@ -10,7 +10,7 @@ import pytest
 from fsm.records import EdgePoolReport, EdgeReport
 from orchestrator.agents.reports import Reports
 from orchestrator.store.lease import Session
-from orchestrator.store.port import MAX_TXN_OPS, Guard, Indeterminate, Op, TxnResult
+from orchestrator.store.port import MAX_TXN_OPS, Guard, Indeterminate, ModifiedAt, Op, TxnResult
 from orchestrator.store.records import decode
 from tests.agents.fakes import KEYS
 from tests.contract.store.clocks import VirtualClock
@@ -131,6 +131,44 @@ async def test_a_write_without_an_answer_is_repeated(desk: Desk) -> None:
     await desk.clock.advance(1.0)
     assert desk.pools() == [POOLS[:2], POOLS[:2]]
     assert desk.epochs() == dict.fromkeys(POOLS[:2], 1)
+
+
+async def test_a_write_that_arrives_late_does_not_cover_a_newer_one() -> None:
+    """The first write gets no answer and reaches the store only after the second: then its guard is gone."""
+    clock = VirtualClock()
+    server = FakeEtcd(clock)
+    store, key, beat = server.client(), POOLS[0], KEYS.agent("edge", "edge-1")
+    revision = await store.put(beat, b"registered")
+    late: list[tuple[Sequence[Guard], Sequence[Op]]] = []
+    through = store.txn
+
+    async def swallow(guards: Sequence[Guard], ops: Sequence[Op]) -> TxnResult:
+        if not late:
+            late.append((guards, ops))
+            raise Indeterminate("no answer")
+        return await through(guards, ops)
+
+    store.txn = swallow  # type: ignore[method-assign]
+    current = [revision]
+
+    async def renew() -> None:
+        current[0] = await store.put(beat, b"registered anew")
+
+    session = Session(store, clock, 3000, 1000, lambda: 1)
+    await session.open()
+    reports = Reports(store, session, clock, guard=lambda: (ModifiedAt(beat, current[0]),), renew=renew)
+    task = asyncio.create_task(reports.run())
+    reports.set(key, EdgePoolReport(1, "gw-a"))
+    await clock.settle()
+    reports.set(key, EdgePoolReport(2, "gw-b"))
+    await clock.advance(1.0)
+    assert decode(server.items[key].value, EdgePoolReport, key).epoch == 2
+    assert not (await through(*late[0])).succeeded
+    assert decode(server.items[key].value, EdgePoolReport, key).epoch == 2
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    await server.close()
 
 
 async def test_what_is_taken_back_is_deleted_among_the_others(desk: Desk) -> None:
