@@ -6,6 +6,7 @@ Commands and reconciliation take turns on the kernel.
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -37,7 +38,7 @@ from orchestrator.store.keys import DesiredBaseKey, DesiredKey, Keys
 from orchestrator.store.port import Change
 from orchestrator.store.records import RecordError, decode
 
-RECONCILE_EVERY_S = 10.0
+RECONCILE_EVERY_S = 10
 RETRY_S = 0.2
 TICK_S = 0.25
 
@@ -72,6 +73,7 @@ class EdgeAgent:
         self._orders_wake, self._base_wake = asyncio.Event(), asyncio.Event()
         self._kernel_turn = asyncio.Lock()
         self._problems = Problems(log)
+        self._stirred = False  # a session came or went: look within a second what else did
         self._tunnels = Tunnels(config, wireguard, state.parking_key, state.endpoints)
         self._moves = Moves(
             steering=self._steering,
@@ -287,12 +289,14 @@ class EdgeAgent:
 
     async def _reconcile_all(self) -> None:
         while True:
-            try:
-                async with asyncio.timeout(RECONCILE_EVERY_S if not self._problems else 1.0):
-                    await self._base_wake.wait()
-            except TimeoutError:
-                pass
+            for _ in range(RECONCILE_EVERY_S):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await self._base_wake.wait()
+                if self._problems or self._stirred or self._base_wake.is_set():
+                    break
             self._base_wake.clear()
+            self._stirred = False
             await self._reconcile()
 
     async def _reconcile(self) -> None:
@@ -382,14 +386,11 @@ class EdgeAgent:
 
     def _on_route(self, change: RouteChange) -> None:
         """A dead session takes the routes of all its pools: here they are only noted, and reported together."""
+        self._stirred = True
         self._sessions.on_route(change)
         pools = self._state.fence.pools
         if self._by_prefix[0] is not pools:
-            by_prefix: dict[str, list[str]] = {}
-            for pool, accepted in pools.items():
-                for prefix in accepted.command.prefixes:
-                    by_prefix.setdefault(prefix, []).append(pool)
-            self._by_prefix = (pools, by_prefix)
+            self._by_prefix = (pools, project.by_prefix(pools))
         heard = self._by_prefix[1].get(change.prefix)
         if heard:
             self._heard.update(heard)
@@ -405,8 +406,7 @@ class EdgeAgent:
 
     def readings(self) -> EdgeReadings:
         """What is measured here, as of now."""
-        probes = {name: self._watch.probe(name) for name in self._tunnels.lanes}
-        return EdgeReadings(self._state.fence, probes, self._events.overruns)
+        return EdgeReadings(self._state.fence, self._watch.probes(self._tunnels.lanes), self._events.overruns)
 
     def _report_base(self, witnesses: Mapping[str, GatewayWitness]) -> None:
         report = EdgeReport(
@@ -437,8 +437,7 @@ class EdgeAgent:
         pending = [pool for pool, known in self._moves.pools.items() if known.unanswered]
         if not pending:
             return
-        probes = {name: self._watch.probe(name) for name in self._tunnels.lanes}
-        accepted = self._state.fence.pools
+        probes, accepted = self._watch.probes(self._tunnels.lanes), self._state.fence.pools
         self._report_pools(
             pool
             for pool in pending

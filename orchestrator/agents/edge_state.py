@@ -9,7 +9,7 @@ from birdctl.render import Bfd, EdgeConfig, Session
 from dataplane.model import Address, KernelState, Link, Route
 from dataplane.nft_rules import EdgeRules
 from dataplane.sysctl import IPV6_FORWARDING
-from fsm.fence import FenceState
+from fsm.fence import Accepted, FenceState
 from fsm.records import AgentBase, EdgePool, Tunnel
 from orchestrator.config.edge_agent import EdgeAgentConfig
 
@@ -171,3 +171,12 @@ def own_prefixes(tunnel: Tunnel) -> frozenset[str]:
 def held_prefixes(pools: Iterable[EdgePool], gateway: str) -> frozenset[str]:
     """Prefixes that this gateway may send from, by the commands in force."""
     return frozenset(prefix for command in pools if command.owner == gateway for prefix in command.prefixes)
+
+
+def by_prefix(pools: Mapping[str, Accepted]) -> dict[str, list[str]]:
+    """The pools that each prefix belongs to."""
+    found: dict[str, list[str]] = {}
+    for pool, accepted in pools.items():
+        for prefix in accepted.command.prefixes:
+            found.setdefault(prefix, []).append(pool)
+    return found

@@ -1,7 +1,7 @@
 """The edge's word on each gateway: its session, and the probes through its tunnel, one for each family in use."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -121,6 +121,10 @@ class Watch:
     def _states(self, gateway: str | None) -> list[ProbeState]:
         """Of each family, IPv4 first."""
         return [prober.evaluate() for prober, _ in self._probers.get(gateway or "", {}).values()]
+
+    def probes(self, gateways: Iterable[str]) -> dict[str, ProbeState | None]:
+        """What the probes of several gateways say right now."""
+        return {gateway: self.probe(gateway) for gateway in gateways}
 
     def passes(self, gateway: str) -> bool:
         """Whether its probes pass right now."""
