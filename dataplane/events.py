@@ -33,6 +33,7 @@ from dataplane.rtnetlink_wire import (
 _SOL_NETLINK = 270
 _NETLINK_ADD_MEMBERSHIP, _NETLINK_GET_STRICT_CHK = 1, 12
 _SO_RCVBUFFORCE = 33
+_AT_ONCE = 32
 _DATAGRAM_BYTES = 1 << 17
 _NETLINK_ROUTE = 0
 REPLACED_WITHIN_S = 0.02
@@ -125,8 +126,8 @@ class RouteEvents:
 
     def poll(self) -> None:
         """Take in, now, what the kernel has already told; for a caller that decides between two turns of the loop."""
-        if self._socket is not None:
-            self._readable()
+        while self._socket is not None and self._take_in():
+            pass
 
     def close(self) -> None:
         """Stop following; nothing is called after this."""
@@ -183,19 +184,30 @@ class RouteEvents:
         self._socket.send(self._pending.pop())
 
     def _readable(self) -> None:
-        while self._socket is not None:
-            try:
-                data = self._socket.recv(_DATAGRAM_BYTES)
-            except BlockingIOError:
+        """Some messages, then the loop's turn: a session that ended must be acted upon before its last route is read.
+
+        It takes the routes of a thousand pools with it. What is still waiting makes the loop call again.
+        """
+        for _ in range(_AT_ONCE):
+            if self._socket is None or not self._take_in():
                 return
-            except OSError as error:
-                if error.errno == errno.ENOBUFS:
-                    self._reopen()
-                else:
-                    self._break(KernelRefused(error.errno or 0, "to read route events"))
-                return
-            for message in parse(data):
-                self._take(message)
+
+    def _take_in(self) -> bool:
+        """One datagram; whether there may be more."""
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(_DATAGRAM_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno == errno.ENOBUFS:
+                self._reopen()
+            else:
+                self._break(KernelRefused(error.errno or 0, "to read route events"))
+            return False
+        for message in parse(data):
+            self._take(message)
+        return True
 
     def _take(self, message: Message) -> None:
         match message:

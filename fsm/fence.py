@@ -127,7 +127,7 @@ def execute_all(state: FenceState, pools: Sequence[str]) -> tuple[FenceState, Ma
         steps.append((pool, command, before.mod_revision))
     after, refused = accept_all(state, steps)
     reasons |= {pool: refusal.reason for pool, refusal in refused.items()}
-    moved = {pool: replace(after.pools[pool], executed=True) for pool, _, _ in steps if pool not in refused}
+    moved = {pool: Accepted(command, revision, True) for pool, command, revision in steps if pool not in refused}
     return replace(after, pools={**after.pools, **moved}), reasons
 
 

@@ -26,7 +26,7 @@ from orchestrator.agents import edge_state as project
 from orchestrator.agents.edge_state import EdgeState
 from orchestrator.agents.link import AgentLink
 from orchestrator.agents.moves import Moves, Order
-from orchestrator.agents.plans import carried_out, due_plan, is_dead
+from orchestrator.agents.plans import carried_out, due_plans
 from orchestrator.agents.problems import Problems
 from orchestrator.agents.readings import EdgeReadings
 from orchestrator.agents.sessions import Sessions
@@ -225,11 +225,8 @@ class EdgeAgent:
 
     def _consider_plans(self, witnesses: Mapping[str, GatewayWitness]) -> None:
         """Carry out every plan whose moment has come, at once and together."""
-        if self._group is None or not any(is_dead(witness) for witness in witnesses.values()):
-            return
-        pools = self._state.fence.pools.items()
-        due = [p for p, accepted in pools if p not in self._acting and due_plan(accepted.command, witnesses)]
-        if due:
+        due = [pool for pool in due_plans(self._state.fence.pools, witnesses) if pool not in self._acting]
+        if due and self._group is not None:
             self._acting.update(due)
             self._group.create_task(self._execute(due), name=f"plans of {len(due)} pools")
 
@@ -238,8 +235,8 @@ class EdgeAgent:
         began_s = self._clock.now()
         try:
             async with self._kernel_turn:
-                witnesses, held = self._witnesses(), self._state.fence.pools
-                due = [pool for pool in pools if pool in held and due_plan(held[pool].command, witnesses)]
+                held = self._state.fence.pools
+                due = due_plans({pool: held[pool] for pool in pools if pool in held}, self._witnesses())
                 moved = self._advance(due)
                 now = self._state.fence.pools
                 orders = [Order(pool, now[pool].command, held[pool].command) for pool in moved]

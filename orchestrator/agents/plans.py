@@ -20,16 +20,20 @@ def is_dead(gateway: GatewayWitness) -> bool:
     return judge(gateway.session, Heartbeat.FRESH, gateway.probe, gateway.missed) is Judgement.DEAD
 
 
-def due_plan(command: EdgePool, witnesses: Mapping[str, GatewayWitness]) -> Plan | None:
-    """The next plan, if this edge itself sees that the owner is dead and that the target carries packets.
+def due_plans(pools: Mapping[str, Accepted], witnesses: Mapping[str, GatewayWitness]) -> list[str]:
+    """Pools whose next plan's moment has come: this edge itself sees the owner dead, and the target carry packets.
 
     Unknown is never dead: a silent BIRD, or all sessions gone at once, moves nothing.
     """
-    plan, owner = next_plan(command), witnesses.get(command.owner or "")
-    target = witnesses.get(plan.target) if plan else None
-    if owner is None or target is None or not is_dead(owner):
-        return None
-    return plan if target.session == Session.UP and target.probe == Probe.PASSING else None
+    dead = {name for name, seen in witnesses.items() if is_dead(seen)}
+    if not dead:
+        return []
+    fit = {name for name, seen in witnesses.items() if seen.session == Session.UP and seen.probe == Probe.PASSING}
+    return [
+        pool
+        for pool, accepted in pools.items()
+        if accepted.command.owner in dead and (plan := next_plan(accepted.command)) is not None and plan.target in fit
+    ]
 
 
 def carried_out(
