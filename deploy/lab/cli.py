@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from bgplb_lab import control, faults, report, roles, scenario, script, stage, world
+from bgplb_lab import control, faults, report, roles, scale, scenario, script, stage, world
 from bgplb_lab.absence import Without
 from bgplb_lab.errors import LabError, NotFound
 from bgplb_lab.topology import Family
@@ -46,6 +46,10 @@ out, err = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
 IdOption = Annotated[
     str | None,
     typer.Option("--id", help="Which lab; not needed while there is only one.", envvar="BGPLB_LAB", show_default=False),
+]
+PoolsOption = Annotated[
+    int,
+    typer.Option("--pools", min=0, max=5000, help="Extra pools of one address each, all at the gateway that is cut."),
 ]
 OnOption = Annotated[
     str, typer.Option("--on", help="The machine, or `all` for the faults that strike everywhere.", show_default=True)
@@ -392,6 +396,7 @@ def failover(
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the lab standing, to look at.")] = False,
     family: FamilyOption = Family.BOTH,
+    pools: PoolsOption = 0,
 ) -> None:
     """Power cuts of the active gateway, one after the other: outage against floor, return, drain back.
 
@@ -404,9 +409,39 @@ def failover(
       bgplb lab bench failover --runs 30 --json bench.json
       bgplb lab bench failover --runs 30 --without etcd
       bgplb lab bench failover --runs 10 --family 6
+      bgplb lab bench failover --runs 3 --pools 1000     time to the last pool's route, by the edge's kernel
     """
     check_writable(json_file)
     with telling_errors():
+        if pools:
+            document = scale.bench_failover(probed_world(lab_id, family), pools, runs, keep)
+            write(json_file, json.dumps(document, indent=2) + "\n")
+            out.print(scale.failover_table(document))
+            return
         document = scenario.bench_failover(probed_world(lab_id, family), runs, keep, without)
         write(json_file, json.dumps(document, indent=2) + "\n")
         out.print(report.bench_table(document))
+
+
+@bench_app.command()
+def idle(
+    pools: PoolsOption = 1000,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, help="How long to measure.")] = scale.IDLE_S,
+    json_file: JsonOption = None,
+    lab_id: Annotated[
+        str | None, typer.Option("--id", help="Name of the lab; a random one unless given.", show_default=False)
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the lab standing, to look at.")] = False,
+) -> None:
+    """What each daemon uses of a core and of memory while nothing happens, with many pools at rest.
+
+    \b
+    Examples:
+      bgplb lab bench idle --pools 1000
+      bgplb lab bench idle --pools 1000 --seconds 60 --json idle.json
+    """
+    check_writable(json_file)
+    with telling_errors():
+        document = scale.bench_idle(probed_world(lab_id, Family.BOTH), pools, seconds, keep)
+        write(json_file, json.dumps(document, indent=2) + "\n")
+        out.print(scale.idle_table(document))
