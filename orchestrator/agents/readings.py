@@ -14,3 +14,11 @@ class EdgeReadings:
     fence: FenceState
     probes: Mapping[str, ProbeState | None]
     overruns: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReadings:
+    """`handshakes`: Unix seconds of the last one, by the edge's name; `revived`: tunnels that were begun anew."""
+
+    handshakes: Mapping[str, float | None]
+    revived: int

@@ -32,13 +32,17 @@ class Reviver:
         self._heard: dict[str, _Heard] = {}
         self.revived = 0
         """Times that a tunnel was begun anew."""
+        self.handshakes: dict[str, float | None] = {}
+        """Unix seconds of each device's last handshake, as last read."""
 
     async def look(self, peers: Mapping[str, Sequence[PeerUpdate]]) -> None:
         """One look. `peers`: for each device what makes its peer anew, whole; a device that can't be read is passed."""
+        self.handshakes = {device: self.handshakes.get(device) for device in peers}
         for device, updates in peers.items():
             key = updates[0].public_key
             try:
                 state = (await self._wireguard.read(device)).peers.get(key)
+                self.handshakes[device] = state.last_handshake_s if state is not None else None
                 if state is not None and self._silent(device, state.rx_bytes):
                     # In two calls: in one, the peer would keep the session that it has.
                     await self._wireguard.update(device, [PeerUpdate(key, remove=True)])

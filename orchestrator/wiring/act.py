@@ -28,6 +28,7 @@ from orchestrator.agents.edge_state import EdgeState
 from orchestrator.agents.instance import Instance
 from orchestrator.agents.journal import EdgeJournal, journal_of
 from orchestrator.agents.link import AgentLink, Registration
+from orchestrator.agents.metrics import CountedLog
 from orchestrator.agents.node import NodeAgent
 from orchestrator.agents.node_state import NodeState
 from orchestrator.agents.sessions import Sessions
@@ -43,6 +44,7 @@ from orchestrator.store.opening import open_store
 from orchestrator.store.port import Store
 from orchestrator.wiring.hardening import make_folder
 from orchestrator.wiring.memory import STORE_STATE, recollection
+from orchestrator.wiring.metrics import agent_metrics, registry_of
 from orchestrator.wiring.process import (
     DONE,
     VERSION,
@@ -139,7 +141,7 @@ def link(
 
 async def edge_main(config: EdgeAgentConfig) -> int:
     """Run an edge agent until a signal; everything stays in place."""
-    asked, clock, log = until_signalled(), BootClock(), structlog.get_logger()
+    asked, clock, log = until_signalled(), BootClock(), CountedLog(structlog.get_logger().info)
     parts = await machine(config, clock)
     path = config.state_dir / EDGE_STATE
     journal = EdgeJournal(path)
@@ -160,7 +162,7 @@ async def edge_main(config: EdgeAgentConfig) -> int:
         applier=parts.applier,
         state=state,
         save=journal.save,
-        log=log.info,
+        log=log,
     )
     store = open_store(config.etcd, clock)
 
@@ -169,14 +171,15 @@ async def edge_main(config: EdgeAgentConfig) -> int:
         return AgentRecord(config.name, "edge", parts.instance.id, VERSION, parts.public_key, highest_epoch=highest)
 
     link(config, store, clock, describe, agent, blank=lambda: not agent.readings().fence.floor)
-    log.info("started", version=VERSION, instance=parts.instance.id)
-    await _serve(config, asked, agent, parts, store)
+    log("started", version=VERSION, instance=parts.instance.id)
+    metrics = agent_metrics(agent, Keys(config.etcd.prefix), config.name, log.counts)
+    await _serve(config, asked, agent, parts, store, registry_of(metrics))
     return DONE
 
 
 async def node_main(config: NodeAgentConfig) -> int:
     """Run a node agent until a signal; it hands its pools over first, unless it is told to leave at once."""
-    asked, clock, log = until_signalled(), BootClock(), structlog.get_logger()
+    asked, clock, log = until_signalled(), BootClock(), CountedLog(structlog.get_logger().info)
     parts = await machine(config, clock)
     path = config.state_dir / NODE_STATE
     agent = NodeAgent(
@@ -191,21 +194,27 @@ async def node_main(config: NodeAgentConfig) -> int:
         responder=ProbeNamespace(),
         state=load(path, NodeState, NodeState()),
         save=lambda value: save(path, value),
-        log=log.info,
+        log=log,
     )
     store = open_store(config.etcd, clock)
     record = AgentRecord(config.name, "node", parts.instance.id, VERSION, parts.public_key, config.lan.address)
     link(config, store, clock, lambda: record, agent)
-    log.info("started", version=VERSION, instance=parts.instance.id)
-    await _serve(config, asked, agent, parts, store)
+    log("started", version=VERSION, instance=parts.instance.id)
+    metrics = agent_metrics(agent, Keys(config.etcd.prefix), config.name, log.counts)
+    await _serve(config, asked, agent, parts, store, registry_of(metrics))
     return DONE
 
 
 async def _serve(
-    config: Agent, asked: asyncio.Event, agent: EdgeAgent | NodeAgent, parts: Machine, store: Store
+    config: Agent,
+    asked: asyncio.Event,
+    agent: EdgeAgent | NodeAgent,
+    parts: Machine,
+    store: Store,
+    registry: CollectorRegistry,
 ) -> None:
     """Run the agent until it is asked to stop, or can't go on."""
-    http = HttpServer(config.http.listen, CollectorRegistry(), lambda: lacking(agent)) if config.http.listen else None
+    http = HttpServer(config.http.listen, registry, lambda: lacking(agent)) if config.http.listen else None
     running = asyncio.create_task(agent.run(), name="agent")
     try:
         if http is not None:

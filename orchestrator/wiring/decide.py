@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from fsm.ports import Clock
 from fsm.records import AgentRecord
@@ -18,9 +18,9 @@ from orchestrator.agents.link import Registration, until_obeyed
 from orchestrator.config.folder import IntentFolder
 from orchestrator.config.orchestrator import OrchestratorConfig
 from orchestrator.http import HttpServer
-from orchestrator.leader.interpret import Interpreter
 from orchestrator.leader.knowledge import Knowledge
 from orchestrator.leader.loop import LeaderLoop
+from orchestrator.leader.metrics import MeasuredInterpreter, ReplicaSource, replica_metrics
 from orchestrator.store.election import ROLE, Election
 from orchestrator.store.founding import Founder
 from orchestrator.store.generation import Meta
@@ -33,6 +33,7 @@ from orchestrator.store.port import Store, StoreChanged
 from orchestrator.store.records import decode
 from orchestrator.wiring.hardening import make_folder
 from orchestrator.wiring.memory import recollection
+from orchestrator.wiring.metrics import Collected
 from orchestrator.wiring.process import (
     DONE,
     VERSION,
@@ -51,7 +52,9 @@ REPAIR_EVERY_S = 10.0
 class Replica:
     """One orchestrator: it follows, and leads when it is elected."""
 
-    def __init__(self, config: OrchestratorConfig, store: Store, clock: Clock, instance: str) -> None:
+    def __init__(
+        self, config: OrchestratorConfig, store: Store, clock: Clock, instance: str, registry: CollectorRegistry
+    ) -> None:
         self.config, self.store, self.clock = config, store, clock
         self.log = structlog.get_logger()
         self.keys = Keys(config.etcd.prefix)
@@ -76,7 +79,7 @@ class Replica:
             clock=clock,
             wall_ms=wall_ms,
             knowledge=self.knowledge,
-            interpreter=Interpreter(store, self.keys),
+            interpreter=MeasuredInterpreter(store, self.keys, clock, registry),
             leads=lambda: self.founder.founded and self._elected(),
             guard=self.election.guard,
             mirror_age_s=self.mirror.age,
@@ -178,30 +181,26 @@ class Replica:
         waiting = "" if self.mirror.ready.is_set() else "the store was not read yet"
         return self.recollection.refusal or waiting
 
-    def collect(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable[Metric]:
         """Metrics, made when they are asked for."""
-        leads = GaugeMetricFamily("bgplb_leader", "1 on the orchestrator that leads, as it sees itself")
-        leads.add_metric([], float(self.election.leads(self.clock.now())))
-        yield leads
-        age = GaugeMetricFamily("bgplb_store_age_seconds", "Time since the store was last known to be current")
-        age.add_metric([], self.mirror.age(self.clock.now()))
-        yield age
-        states = GaugeMetricFamily("bgplb_pools", "Pools by state, as committed in the store", labels=["state"])
-        counts: dict[str, int] = {}
         self.loop.catch_up()
-        for record in self.knowledge.machines.values():
-            counts[record.state] = counts.get(record.state, 0) + 1
-        for state, count in counts.items():
-            states.add_metric([state], count)
-        yield states
-
-
-class _Collector:
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-
-    def collect(self) -> Iterable[Metric]:
-        return self._replica.collect()
+        age_s = self.mirror.age(self.clock.now())
+        known = self.knowledge
+        return replica_metrics(
+            ReplicaSource(
+                leads=self.election.leads(self.clock.now()),
+                takeovers=self.election.takeovers,
+                store_age_s=None if age_s == float("inf") else age_s,
+                refused=bool(self.recollection.refusal),
+                repairs=self.mirror.repairs,
+                reloads=self.mirror.reloads,
+                epoch=known.epoch_counter,
+                requests_waiting=sum(not request.answer for request in known.requests.values()),
+                problems=len(self.loop.problems()),
+                wall_ms=wall_ms,
+                pools=known.machines,
+            )
+        )
 
 
 async def main(config: OrchestratorConfig) -> int:
@@ -209,12 +208,12 @@ async def main(config: OrchestratorConfig) -> int:
     asked, clock = until_signalled(), BootClock()
     instance = Instance(config.state_dir, new_id)
     store = open_store(config.etcd, clock)
-    replica = Replica(config, store, clock, instance.id)
+    registry = CollectorRegistry()
+    replica = Replica(config, store, clock, instance.id, registry)
     admin = AdminServer(
         config.admin_socket, {"dump": replica.dump, "status": replica.status, "version": replica.version}
     )
-    registry = CollectorRegistry()
-    registry.register(_Collector(replica))
+    registry.register(Collected(replica.metrics))
     http = HttpServer(config.http.listen, registry, replica.ready) if config.http.listen else None
     try:
         with suppress(OSError):  # where it can't be made, the socket says so

@@ -11,6 +11,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 
 from dataplane.events import RouteChange
 from fsm.records import AgentRecord, HistoryEntry, PoolRecord, Request
@@ -23,6 +24,7 @@ from orchestrator.store.lease import Session
 from orchestrator.store.port import Put
 from orchestrator.store.records import decode, encode
 from orchestrator.wiring import decide
+from orchestrator.wiring.metrics import agent_metrics, registry_of
 from tests.agents.edge_world import EdgeWorld
 from tests.agents.fakes import KEYS, WEB, RealClock, eventually
 from tests.agents.node_world import NodeWorld
@@ -201,3 +203,29 @@ async def test_with_the_store_away_the_edge_fails_over_by_its_plan_and_the_leade
     network.store_reachable(True)
     await network.settle(second)
     assert [entry.event for entry in network.history() if entry.seq > seq].count("PlanExecuted") == 1
+
+
+async def test_metrics_say_what_edge_and_gateway_do(network: Network) -> None:
+    owner = await network.settle(*DEVICES)
+    other = next(name for name in DEVICES if name != owner)
+    await eventually(lambda: network.edge.agent.readings().fence.pools["web"].command.plan, "a plan", 10)
+    edge = scraped(network.edge.agent, "edge-1")
+    assert f'bgplb_edge_pool_owner{{gateway="{owner}",pool="web"}} 1.0' in edge
+    assert 'bgplb_edge_pool_installed{pool="web"} 1.0' in edge
+    assert 'bgplb_edge_pool_plan_armed{pool="web"} 1.0' in edge
+    assert f'bgplb_session{{gateway="{other}",word="up"}} 1.0' in edge
+    assert f'bgplb_probe{{gateway="{other}",word="failing"}} 0.0' in edge
+    assert f'bgplb_probe_round_trip_seconds{{gateway="{owner}"}} 0.001' in edge
+    assert "bgplb_fence_highest_epoch 1.0" in edge
+    assert "bgplb_store_refused 0.0" in edge
+    assert "bgplb_plans_executed_total 2.0" in edge
+    gateway = scraped(network.nodes[owner].agent, owner)
+    assert "bgplb_gateway_ready 1.0" in gateway
+    assert 'bgplb_announcing{pool="web"} 1.0' in gateway
+    assert 'bgplb_precondition{name="answer-rules"} 1.0' in gateway
+    assert 'bgplb_announcing{pool="web"} 0.0' in scraped(network.nodes[other].agent, other)
+
+
+def scraped(agent: EdgeAgent | NodeAgent, name: str) -> list[str]:
+    make = agent_metrics(agent, KEYS, name, {"plan carried out": 2})
+    return generate_latest(registry_of(make)).decode().splitlines()
