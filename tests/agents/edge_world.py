@@ -48,6 +48,7 @@ class FakeEvents:
     def __init__(self, table: int, on_route: Any, on_resync: Any) -> None:
         self._on_route, self.on_resync = on_route, on_resync
         self.routes: dict[str, Any] = {}
+        self.overruns = 0
         self.broken: asyncio.Future[None] | None = None
 
     async def start(self) -> None:

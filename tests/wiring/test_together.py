@@ -7,6 +7,7 @@ has what its BIRD announces.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -175,12 +176,28 @@ async def test_a_pool_is_placed_fails_over_and_is_drained_back(network: Network)
     await network.settle(second)
     await network.power_on(first)
     await eventually(lambda: (r := network.record()) is not None and r.standby == first, "a standby again", 10)
-    request = Request("r", "drain", "web", reason="maintenance", at_ms=1)
-    network.server.commit([Put(KEYS.request("r"), encode(request))])
+    await drained(network)
     await network.settle(first)
     entries = network.history()
     assert [entry.seq for entry in entries] == list(range(1, len(entries) + 1))
     assert "drain: maintenance" in [entry.cause for entry in entries]
+
+
+def answered(network: Network, key: str) -> bool:
+    return bool(decode(network.server.items[key].value, Request).answer)
+
+
+async def drained(network: Network) -> None:
+    """Ask until it is granted: a gateway that has just come may be ready, and not yet, and ready again."""
+    for attempt in range(20):
+        key = KEYS.request(f"r{attempt}")
+        request = Request(f"r{attempt}", "drain", "web", reason="maintenance", at_ms=1)
+        network.server.commit([Put(key, encode(request))])
+        await eventually(partial(answered, network, key), "an answer", 10)
+        if decode(network.server.items[key].value, Request).accepted:
+            return
+        await asyncio.sleep(0.5)
+    raise AssertionError("it was never granted")
 
 
 async def test_a_gateway_that_leaves_hands_over_before_it_goes(network: Network) -> None:
@@ -208,11 +225,11 @@ async def test_with_the_store_away_the_edge_fails_over_by_its_plan_and_the_leade
 async def test_metrics_say_what_edge_and_gateway_do(network: Network) -> None:
     owner = await network.settle(*DEVICES)
     other = next(name for name in DEVICES if name != owner)
-    await eventually(lambda: network.edge.agent.readings().fence.pools["web"].command.plan, "a plan", 10)
+    armed = 'bgplb_edge_pool_plan_armed{pool="web"} 1.0'
+    await eventually(lambda: armed in scraped(network.edge.agent, "edge-1"), "a plan", 10)
     edge = scraped(network.edge.agent, "edge-1")
     assert f'bgplb_edge_pool_owner{{gateway="{owner}",pool="web"}} 1.0' in edge
     assert 'bgplb_edge_pool_installed{pool="web"} 1.0' in edge
-    assert 'bgplb_edge_pool_plan_armed{pool="web"} 1.0' in edge
     assert f'bgplb_session{{gateway="{other}",word="up"}} 1.0' in edge
     assert f'bgplb_probe{{gateway="{other}",word="failing"}} 0.0' in edge
     assert f'bgplb_probe_round_trip_seconds{{gateway="{owner}"}} 0.001' in edge
