@@ -6,7 +6,7 @@ BIN := .venv/bin
 BUILD := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench lock clean
+.PHONY: help setup demo test lint docs bench soak lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -35,6 +35,10 @@ docs: setup ## write what is generated in docs/ anew: commands, manifests, confi
 bench: setup ## 30 failovers measured against what BIRD and BFD alone need (root)
 	@mkdir -p $(BUILD)
 	$(BIN)/bgplb lab bench failover --runs 30 --json $(BUILD)/bench.json
+
+soak: setup ## 200 moves in a row leave nothing behind: no rule, key, lease, file or memory more (root; some minutes)
+	@mkdir -p $(BUILD)
+	$(BIN)/bgplb lab bench soak --json $(BUILD)/soak.json
 
 lock: setup ## bring requirements.lock to pyproject.toml's ranges (UPGRADE=1: the newest that they allow)
 	$(BIN)/pip-compile --quiet $(if $(UPGRADE),--upgrade) --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \

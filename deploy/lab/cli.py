@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from bgplb_lab import control, faults, report, roles, scale, scenario, script, stage, world
+from bgplb_lab import control, faults, report, roles, scale, scenario, script, soak, stage, world
 from bgplb_lab.absence import Without
 from bgplb_lab.errors import LabError, NotFound
 from bgplb_lab.topology import Family
@@ -445,3 +445,6 @@ def idle(
         document = scale.bench_idle(probed_world(lab_id, Family.BOTH), pools, seconds, keep)
         write(json_file, json.dumps(document, indent=2) + "\n")
         out.print(scale.idle_table(document))
+
+
+bench_app.command("soak")(telling_errors()(soak.command))
