@@ -92,6 +92,15 @@ def commands(state: EdgeState) -> dict[str, EdgePool]:
     return {pool: accepted.command for pool, accepted in state.fence.pools.items()}
 
 
+def by_prefix(pools: Mapping[str, Accepted]) -> dict[str, list[str]]:
+    """The pools that have a command for each prefix."""
+    found: dict[str, list[str]] = {}
+    for pool, accepted in pools.items():
+        for prefix in accepted.command.prefixes:
+            found.setdefault(prefix, []).append(pool)
+    return found
+
+
 def steering_route(config: EdgeAgentConfig, prefix: str, tunnel: Tunnel, mtu: int) -> Route:
     """The route that decides who receives a prefix."""
     return Route(prefix, config.tables.main, device_name(config, tunnel), mtu_lock=mtu)
@@ -171,12 +180,3 @@ def own_prefixes(tunnel: Tunnel) -> frozenset[str]:
 def held_prefixes(pools: Iterable[EdgePool], gateway: str) -> frozenset[str]:
     """Prefixes that this gateway may send from, by the commands in force."""
     return frozenset(prefix for command in pools if command.owner == gateway for prefix in command.prefixes)
-
-
-def by_prefix(pools: Mapping[str, Accepted]) -> dict[str, list[str]]:
-    """The pools that each prefix belongs to."""
-    found: dict[str, list[str]] = {}
-    for pool, accepted in pools.items():
-        for prefix in accepted.command.prefixes:
-            found.setdefault(prefix, []).append(pool)
-    return found
