@@ -41,6 +41,7 @@ from orchestrator.store.records import RecordError, decode
 RECONCILE_EVERY_S = 10
 RETRY_S = 0.2
 TICK_S = 0.25
+HEARD_AFTER_S = 0.05
 
 Log = Callable[..., None]
 
@@ -76,14 +77,9 @@ class EdgeAgent:
         self._stirred = False  # a session came or went: look within a second what else did
         self._tunnels = Tunnels(config, wireguard, state.parking_key, state.endpoints)
         self._moves = Moves(
-            steering=self._steering,
-            tunnels=self._tunnels,
-            clock=clock,
-            turn=self._kernel_turn,
-            state=lambda: self._state,
-            spawn=self._start,
-            on_parked=self._parked,
-        )
+            steering=self._steering, tunnels=self._tunnels, clock=clock, turn=self._kernel_turn,
+            state=lambda: self._state, spawn=self._start, on_parked=self._parked,
+        )  # fmt: skip
         self._told = False
         """Whether the store has said what this edge is: an edge that knows nothing must not tidy up."""
         self._acting: set[str] = set()
@@ -171,8 +167,6 @@ class EdgeAgent:
             self.turns += 1
             # A command that failed waits for its next try; meanwhile a new one is obeyed at once.
             pause_s = RETRY_S if self._orders and not await self._obey() else TICK_S
-            heard, self._heard = self._heard, set()
-            self._report_pools(heard)
 
     async def _obey(self) -> bool:
         """All commands that have come: fence, disk, kernel, read back, report. False if some are to be tried again.
@@ -389,9 +383,18 @@ class EdgeAgent:
         if self._by_prefix[0] is not pools:
             self._by_prefix = (pools, project.by_prefix(pools))
         heard = self._by_prefix[1].get(change.prefix)
-        if heard:
+        if heard and self._group is not None:
+            if not self._heard:
+                self._group.create_task(self._report_heard(), name="announcements heard")
             self._heard.update(heard)
-            self._orders_wake.set()
+
+    async def _report_heard(self) -> None:
+        """What was heard meanwhile, once no plan is under way: reports of a thousand pools take their time."""
+        await self._clock.sleep(HEARD_AFTER_S)
+        while self._acting:
+            await self._clock.sleep(HEARD_AFTER_S)
+        heard, self._heard = self._heard, set()
+        self._report_pools(heard)
 
     def _tell(self, key: str, value: object | None) -> None:
         if self.link is not None:
