@@ -161,7 +161,8 @@ class LeaderLoop:
         requested = self._requests(views, now) if "base" in dirty else []
         asked = {batch.machine for batch in requested}
         every = self._lookout.names() if "base" in dirty else set()
-        names = ((dirty | moved | self._due(now) | every) & self._lookout.names()) - asked
+        names = (dirty | moved | self._due(now) | every) - asked
+        names &= self._lookout.names() if names else set()
         more = bool(batches)
         ok, settled = await self._settle(sorted(names), views, now, [*requested, *batches], dirty | moved)
         if ok and (more or settled) and "base" in dirty:
@@ -201,7 +202,8 @@ class LeaderLoop:
     def _due(self, now: float) -> set[str]:
         """Pools whose deadline is over, or whose back-off ended since the last turn."""
         before, self._turned_s = self._turned_s, now
-        ends = {r.name: max(r.moves_s, default=0.0) + r.backoff_ms / 1000 for r in self._known.machines.values()}
+        damped = (record for record in self._known.machines.values() if record.backoff_ms and record.moves_s)
+        ends = {r.name: r.moves_s[-1] + r.backoff_ms / 1000 for r in damped}
         late = {r.name for r in self._known.machines.values() if r.deadline_s is not None and r.deadline_s <= now}
         return late | {name for name, end in ends.items() if before < end <= now}
 
