@@ -21,6 +21,7 @@ from fsm.records import (
 )
 from fsm.types import PROFILES, Heartbeat
 from fsm.witness import GatewayView, Sight, World, view_gateway
+from orchestrator.listing import few
 from orchestrator.store.generation import Meta
 from orchestrator.store.keys import AgentKey, HeartbeatKey, Keys
 from orchestrator.store.port import KeyValue
@@ -212,7 +213,7 @@ def status(
         reader.problems += [f"{role} {name} does not obey this store: {why}" for name, why in refusing]
     waiting = sorted(set(specs) - set(records))
     if waiting:
-        reader.problems.append(f"accepted and not yet taken up by a leader: pool {', '.join(waiting)}")
+        reader.problems.append(f"accepted and not yet taken up by a leader: pool {few(waiting)}")
     if reader.problems:
         found["problems"] = reader.problems
     return found

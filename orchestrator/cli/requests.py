@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.environment import CliError, Environment, Exit, with_store
+from orchestrator.listing import few
 
 if TYPE_CHECKING:
     from fsm.records import Request
@@ -71,7 +72,7 @@ async def _check_names(store: "Store", keys: "Keys", verb: str, subject: str, ta
 
 def _must_be(name: str, known: set[str], what: str) -> None:
     if name not in known:
-        listed = ", ".join(sorted(known)) or "none at all"
+        listed = few(known, "none at all")
         raise CliError(Exit.NOT_FOUND, f"there is no {what} '{name}'; there is {listed}")
 
 

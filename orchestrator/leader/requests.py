@@ -9,6 +9,7 @@ from fsm.records import GatewayDrain, PoolRecord, Request
 from fsm.types import PoolState
 from orchestrator.leader.knowledge import Knowledge
 from orchestrator.leader.writes import DropSpec, SetSpec, Write
+from orchestrator.listing import few
 from orchestrator.store.records import DRAIN_KIND
 
 RESTING = (PoolState.ACTIVE_HEALTHY, PoolState.IDLE)
@@ -42,7 +43,7 @@ def decide(request: Request, known: Knowledge, views: Mapping[str, PoolView]) ->
         return refuse(f"unknown request {request.verb!r}")
     record, view = known.machines.get(request.subject), views.get(request.subject)
     if record is None or view is None:
-        return refuse(f"no pool {request.subject}; there are: {', '.join(sorted(known.machines)) or 'none'}")
+        return refuse(f"no pool {request.subject}; there are: {few(known.machines)}")
     if record.state == PoolState.TERMINATING:
         return refuse(f"pool {record.name} is being deleted")
     if request.verb in ("drain", "move"):
@@ -62,7 +63,7 @@ def _move(request: Request, record: PoolRecord, view: PoolView) -> Decision:
     if request.target == record.owner:
         return refuse(f"pool {record.name} is on {record.owner} already")
     if request.target is not None and request.target not in view.gateways:
-        return refuse(f"no gateway {request.target}; there are: {', '.join(sorted(view.gateways))}")
+        return refuse(f"no gateway {request.target}; there are: {few(view.gateways)}")
     if request.target is not None and request.target not in ready:
         lacking = ", ".join(view.gateways[request.target].not_ready)
         return refuse(f"{request.target} is not ready: {lacking or view.gateways[request.target].judgement}")
@@ -96,7 +97,7 @@ def _gateway(request: Request, known: Knowledge) -> Decision:
     gateways = {name for group in known.groups().values() for name in group.gateways}
     drained = request.subject in known.drains()
     if request.subject not in gateways:
-        return refuse(f"no gateway {request.subject}; there are: {', '.join(sorted(gateways)) or 'none'}")
+        return refuse(f"no gateway {request.subject}; there are: {few(gateways)}")
     if request.verb == "gateway-drain":
         if drained:
             return refuse(f"gateway {request.subject} is drained already")
