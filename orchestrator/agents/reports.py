@@ -96,7 +96,7 @@ class Reports:
             await queue.wake.wait()
             queue.wake.clear()
             while queue.keys:
-                keys = list(islice(queue.keys, MAX_TXN_OPS))
+                keys = self._next(queue)
                 batch = {key: self._wanted[key] for key in keys if key in self._wanted}
                 due = {key: data for key, data in batch.items() if self._written.get(key, b"") != data}
                 if due and not await self._write(due):
@@ -104,8 +104,19 @@ class Reports:
                     continue
                 for key in keys:
                     if key not in batch or self._wanted.get(key, b"") == batch[key]:
-                        del queue.keys[key]
+                        self._hot.keys.pop(key, None)
+                        self._rest.keys.pop(key, None)
                 self._forget_gone(batch)
+
+    def _next(self, queue: _Queue) -> list[str]:
+        """The keys of the next transaction. The urgent one takes others along that wait, and waits for none itself.
+
+        So after an outage of the store the leader sees that the owner is dead, and what the edge did about it, at once.
+        """
+        keys = list(islice(queue.keys, MAX_TXN_OPS))
+        if queue is self._hot:
+            keys += islice(self._rest.keys, MAX_TXN_OPS - len(keys))
+        return keys
 
     async def _write(self, due: Mapping[str, bytes | None]) -> bool:
         """One transaction. One without an answer is written again under a new guard: twice is as good as once."""
