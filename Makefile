@@ -6,7 +6,7 @@ BIN := .venv/bin
 BUILD := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench soak lock clean
+.PHONY: help setup demo test chaos lint docs bench soak lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -22,6 +22,9 @@ demo: setup ## one pool fails over in a lab of namespaces, every lost packet cou
 
 test: setup lint ## all checks and all tests, the quick ones first
 	$(BIN)/pytest tests
+
+chaos: setup ## losses of every kind in the lab, packets counted; wants a machine that does nothing else (root)
+	$(BIN)/pytest tests/lab -m chaos
 
 lint: setup ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .

@@ -14,6 +14,8 @@ from bgplb_lab.world import World, check_prerequisites
 
 from tests.lab.under_fault import QUIET_PROBES
 
+pytestmark = pytest.mark.chaos
+
 BOOT_S = 20.0
 
 
