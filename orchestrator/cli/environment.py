@@ -4,7 +4,6 @@ import asyncio
 import enum
 import os
 import pwd
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from fsm.ports import Clock
+from orchestrator.clock import BootClock, wall_ms
 
 if TYPE_CHECKING:
     from orchestrator.config.cli import CliConfig
@@ -46,18 +46,6 @@ class CliError(Exception):
         super().__init__(text)
 
 
-class BootClock:
-    """CLOCK_BOOTTIME and the event loop's sleep."""
-
-    def now(self) -> float:
-        """Seconds since boot."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
-
-
 def open_etcd(etcd: "Etcd", clock: Clock) -> "Store":
     """The real store. Raises CliError when a file that `etcd` names cannot be read. Call it in a running loop."""
     from orchestrator.store.opening import open_store
@@ -67,10 +55,6 @@ def open_etcd(etcd: "Etcd", clock: Clock) -> "Store":
     except OSError as error:
         text = f"{error.filename}: cannot be read: {error.strerror}; it is named in the section etcd"
         raise CliError(Exit.BAD_INPUT, text) from error
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _user() -> str:
@@ -88,7 +72,7 @@ class Environment:
 
     open_store: Callable[["Etcd", Clock], "Store"] = open_etcd
     clock: Clock = field(default_factory=BootClock)
-    wall_ms: Callable[[], int] = _wall_ms
+    wall_ms: Callable[[], int] = wall_ms
     user: Callable[[], str] = _user
     is_root: Callable[[], bool] = lambda: os.geteuid() == 0
     etc: Path = ETC

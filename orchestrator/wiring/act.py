@@ -33,6 +33,7 @@ from orchestrator.agents.node import NodeAgent
 from orchestrator.agents.node_state import NodeState
 from orchestrator.agents.sessions import Sessions
 from orchestrator.agents.statefile import load, save
+from orchestrator.clock import BootClock
 from orchestrator.config.edge_agent import EdgeAgentConfig
 from orchestrator.config.node_agent import NodeAgentConfig
 from orchestrator.config.sections import Agent
@@ -45,15 +46,7 @@ from orchestrator.store.port import Store
 from orchestrator.wiring.hardening import make_folder
 from orchestrator.wiring.memory import STORE_STATE, recollection
 from orchestrator.wiring.metrics import agent_metrics, registry_of
-from orchestrator.wiring.process import (
-    DONE,
-    VERSION,
-    BootClock,
-    first_end,
-    new_id,
-    settle_memory,
-    until_signalled,
-)
+from orchestrator.wiring.process import DONE, VERSION, first_end, new_id, settle_memory, until_signalled
 
 EDGE_STATE, NODE_STATE = "edge.json", "node.json"
 BIRD_TIMEOUT_S = 1.0

@@ -15,6 +15,7 @@ from orchestrator import view
 from orchestrator.admin import AdminServer, history_asked
 from orchestrator.agents.instance import Instance
 from orchestrator.agents.link import Registration, until_obeyed
+from orchestrator.clock import BootClock, wall_ms
 from orchestrator.config.folder import IntentFolder
 from orchestrator.config.orchestrator import OrchestratorConfig
 from orchestrator.http import HttpServer
@@ -34,17 +35,7 @@ from orchestrator.store.records import decode
 from orchestrator.wiring.hardening import make_folder
 from orchestrator.wiring.memory import recollection
 from orchestrator.wiring.metrics import Collected
-from orchestrator.wiring.process import (
-    DONE,
-    VERSION,
-    BootClock,
-    first_end,
-    new_id,
-    settle_memory,
-    stamp,
-    until_signalled,
-    wall_ms,
-)
+from orchestrator.wiring.process import DONE, VERSION, first_end, new_id, settle_memory, stamp, until_signalled
 
 REPAIR_EVERY_S = 10.0
 

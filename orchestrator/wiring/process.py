@@ -44,23 +44,6 @@ _CODES: tuple[tuple[type[Exception], int], ...] = (
 """Errors that end a daemon with one sentence, and its exit code; the first that fits counts."""
 
 
-class BootClock:
-    """CLOCK_BOOTTIME and the event loop's sleep."""
-
-    def now(self) -> float:
-        """Seconds since boot, suspend included."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
-
-
-def wall_ms() -> int:
-    """Unix time in milliseconds, for records that people read, never for a decision."""
-    return time.time_ns() // 1_000_000
-
-
 def stamp() -> str:
     """The time of day, RFC 3339 in UTC, for records that people read."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

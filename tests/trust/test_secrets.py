@@ -141,7 +141,7 @@ from pathlib import Path
 from orchestrator.config.cli import CliConfig
 from orchestrator.config.files import load
 from orchestrator.store.opening import open_store
-from orchestrator.cli.environment import BootClock
+from orchestrator.clock import BootClock
 async def main():
     store = open_store(load(Path(sys.argv[1]), CliConfig).etcd, BootClock())
     for kv in (await store.list("/")).items:

@@ -17,6 +17,7 @@ from dataplane.keys import parking_key
 from fsm.records import AgentRecord, EdgeReport, NodeReport
 from orchestrator.agents.edge import EdgeAgent
 from orchestrator.agents.link import AgentLink
+from orchestrator.clock import BootClock
 from orchestrator.config.edge_agent import EdgeAgentConfig
 from orchestrator.config.node_agent import NodeAgentConfig
 from orchestrator.config.sections import Agent
@@ -24,7 +25,7 @@ from orchestrator.store.election import ROLE
 from orchestrator.store.etcd import EtcdStore
 from orchestrator.store.keys import Keys
 from orchestrator.store.port import Change
-from orchestrator.wiring import act, process
+from orchestrator.wiring import act
 from tests.contract.auth.guarded import BGPLB, PEOPLE, REPOSITORY, Guarded
 
 KEYS = Keys()
@@ -131,7 +132,7 @@ def linked(shut: Guarded, role: str, name: str, folder: Path) -> tuple[PaperAgen
     )
     agent, store = PaperAgent(), shut.store(f"bgplb-{role}-{name}")
     record = AgentRecord(name, role, f"i-{name}", "1", parking_key())
-    link = act.link(config, store, process.BootClock(), lambda: record, cast(EdgeAgent, agent))
+    link = act.link(config, store, BootClock(), lambda: record, cast(EdgeAgent, agent))
     report: object = EdgeReport("i") if role == "edge" else NodeReport("i", False)
     link.reports.set(KEYS.observed_base(role, name), report)
     return agent, asyncio.create_task(link.run()), store
