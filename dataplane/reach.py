@@ -1,82 +1,132 @@
-"""Whether other machines on the cluster LAN answer: echo requests to a set of addresses, a stamp for each answer."""
+"""Whether the cluster LAN carries packets: echo requests to other machines on it, judged round by round."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from dataplane.errors import KernelRefused
 from dataplane.icmp import EchoSocket
+from dataplane.probe_window import ProbeWindow
 from fsm.ports import Clock
+
+LOST_AFTER = 3
+"""So many rounds in a row in which nobody answered mean that the LAN is lost: as many packets as BFD lets go by."""
+
+ASKED_AT_ONCE = 8
+"""Addresses that one round asks; where there are more, they take turns."""
 
 
 class Reach:
-    """Asks each address once an interval. It judges nothing: stamps are for whoever compares machines."""
+    """Asks other machines on the LAN, many times a second, and tells when that ends or begins to be answered.
+
+    It counts questions, not time: after standing still itself it takes in what was answered meanwhile, and blames
+    nobody. What a machine that reaches nobody means is for whoever compares machines.
+    """
 
     def __init__(
         self,
         clock: Clock,
-        interval_ms: int = 200,
         source: str | None = None,
         device: str | None = None,
         namespace: str | None = None,
     ) -> None:
         """Questions leave from `source` and only through `device`, where given: not around by another network."""
         self._clock = clock
-        self._interval_s = interval_ms / 1000
         self._source = source
         self._device = device
         self._namespace = namespace
+        self.on_change: Callable[[], None] = lambda: None
+        """Called from the event loop when `reached` differs from what it was; must not block or raise."""
         self._addresses: tuple[str, ...] = ()
-        self._answered: dict[str, float] = {}
+        self._interval_s = 0.05
+        self._rounds = ProbeWindow(self._interval_s)
+        self._missed: dict[str, int] = {}
+        """Questions to each address since its last answer; one that never answered is absent."""
         self._sockets: dict[bool, EchoSocket] = {}
-        self._number = 0
+        self._round = 0
+        self._told: frozenset[str] = frozenset()
 
-    def watch(self, addresses: Iterable[str]) -> None:
-        """Ask these from now on; the stamps of others are forgotten."""
+    def watch(self, addresses: Iterable[str], interval_ms: int) -> None:
+        """Ask these from now on, a round every so many milliseconds; what others answered is forgotten."""
         self._addresses = tuple(addresses)
-        self._answered = {a: stamp for a, stamp in self._answered.items() if a in self._addresses}
+        self._missed = {a: missed for a, missed in self._missed.items() if a in self._addresses}
+        if self._interval_s != interval_ms / 1000:
+            self._interval_s = interval_ms / 1000
+            self._rounds = ProbeWindow(self._interval_s)
 
-    def last_answered(self) -> dict[str, float]:
-        """When each address answered last, on our clock; one that never did is absent."""
+    def reached(self) -> frozenset[str]:
+        """The addresses that answer; none once the last rounds went by without any answer."""
         self._collect()
-        return dict(self._answered)
-
-    def reachable(self, within_s: float) -> frozenset[str]:
-        """The addresses that answered within that time."""
-        limit = self._clock.now() - within_s
-        return frozenset(address for address, stamp in self.last_answered().items() if stamp >= limit)
+        if self._rounds.evaluate(self._clock.now()).missed >= LOST_AFTER:
+            return frozenset()
+        # The newest question may still be on its way.
+        return frozenset(address for address, missed in self._missed.items() if missed <= LOST_AFTER)
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Ask until cancelled. A missing device or address is no error: the questions are then unanswered."""
+        due_next = self._clock.now()
         try:
             while True:
-                for address in self._addresses:
-                    self._ask(address)
-                await self._clock.sleep(self._interval_s)
+                due = self._ask_round()
+                due_next = max(due_next + self._interval_s, self._clock.now())
+                await self._pause_until(min(due, due_next))
+                self._tell()
+                await self._pause_until(due_next)
         finally:
             for v6 in list(self._sockets):
                 self._drop(v6)
 
+    def _ask_round(self) -> float:
+        """Put one question to some addresses; when its answer is due. Without addresses nothing is asked."""
+        now = self._clock.now()
+        if not self._addresses:
+            return now
+        self._collect()
+        self._round += 1
+        due = self._rounds.sent(self._round, now)
+        turn = self._addresses[:ASKED_AT_ONCE]
+        if len(turn) < len(self._addresses):
+            first = self._round * ASKED_AT_ONCE % len(self._addresses)
+            turn = (self._addresses[first:] + self._addresses[:first])[:ASKED_AT_ONCE]
+        for address in turn:
+            if address in self._missed:
+                self._missed[address] += 1
+            self._ask(address)
+        return due
+
     def _ask(self, address: str) -> None:
-        self._number += 1
         v6 = ":" in address
         try:
             if v6 not in self._sockets:
                 self._sockets[v6] = EchoSocket(self._source, address, self._device, self._namespace)
-                asyncio.get_running_loop().add_reader(self._sockets[v6].fileno(), self._collect)
-            if self._sockets[v6].send(address, self._number):
+                asyncio.get_running_loop().add_reader(self._sockets[v6].fileno(), self._readable)
+            if self._sockets[v6].send(address, self._round):
                 self._drop(v6)
         except KernelRefused:
-            return  # no such device or address at present: nothing is reached, which is what the stamps will say
+            return  # no such device or address at present: nothing is reached, which is what the rounds will say
 
     def _drop(self, v6: bool) -> None:
         gone = self._sockets.pop(v6)
         asyncio.get_running_loop().remove_reader(gone.fileno())
         gone.close()
 
+    def _readable(self) -> None:
+        self._collect()
+        self._tell()
+
     def _collect(self) -> None:
         for sock in self._sockets.values():
-            sock.receive(self._take)
+            sock.receive(self._answered)
 
-    def _take(self, _number: int, sender: str) -> None:
+    def _answered(self, number: int, sender: str) -> None:
         if sender in self._addresses:
-            self._answered[sender] = self._clock.now()
+            self._missed[sender] = 0
+            self._rounds.answered(number, self._clock.now())
+
+    def _tell(self) -> None:
+        reached = self.reached()
+        if reached != self._told:
+            self._told = reached
+            self.on_change()
+
+    async def _pause_until(self, instant: float) -> None:
+        await self._clock.sleep(max(0.0, instant - self._clock.now()))

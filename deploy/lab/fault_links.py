@@ -1,12 +1,12 @@
 """Faults of wires and packets. Those that leave the carrier on are nft filters on the fabric's ports.
 
-A frame that a machine sends enters the fabric at that machine's own port, one that it is sent enters at somebody
-else's; so a filter at the entry (the `netdev` family's ingress hook) is enough for every direction, and no machine
-has a rule that its own daemons could see.
+A frame that a machine sends enters the fabric at that machine's port (the `netdev` family's ingress hook), one that it
+is sent leaves there (egress, Linux 5.16 and newer); so no machine has a rule that its own daemons could see.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from bgplb_lab import control, topology
 from bgplb_lab.topology import FABRIC, Machine
@@ -19,9 +19,9 @@ NAT_PORTS = ("20000-29999", "40000-49999")
 """A NAT box that forgets its mappings takes ports of the range that it does not use yet."""
 
 
-def ends(world: World, node: str, bridge: str | None = None) -> list[str]:
-    """The fabric's ends of a machine's links, in the order of the cut; only those on `bridge` if one is given."""
-    return [port_name(node, port) for port in world.machine(node).ports if bridge in (None, port.bridge)]
+def ends(world: World, node: str) -> list[str]:
+    """The fabric's ends of a machine's links, in the order of the cut."""
+    return [port_name(node, port) for port in world.machine(node).ports]
 
 
 def set_ends(world: World, names: list[str], up: bool) -> int:
@@ -44,31 +44,33 @@ def restore_links(world: World, node: str, value: str | None) -> None:
 
 
 def cut_lan(world: World, node: str, value: str | None) -> int:
-    """Only the cluster LAN is gone: the tunnel, its BFD and the store are as before."""
-    return set_ends(world, ends(world, node, "cluster-lan"), up=False)
+    """Only the cluster LAN is gone, and no carrier tells: the tunnel, its BFD and the store are as before."""
+    own = [port_name(node, port) for port in world.machine(node).ports if port.bridge == "cluster-lan"]
+    return put_filter(world, filter_name("cluster-link-cut", node, value), filters(own, "drop"))
 
 
 def restore_lan(world: World, node: str, value: str | None) -> None:
-    """The LAN's cable is in again."""
-    set_ends(world, ends(world, node, "cluster-lan"), up=True)
+    """Packets pass on the LAN again."""
+    drop_filter(world, filter_name("cluster-link-cut", node, value))
 
 
-def tunnel_ends(machine: Machine) -> dict[str, str]:
-    """The fabric's ends of the links that tunnels run over: end -> bridge."""
-    return {
-        port_name(machine.name, port): port.bridge for port in machine.ports if port.bridge.startswith(TUNNEL_BRIDGES)
-    }
+def tunnel_ends(machine: Machine) -> list[str]:
+    """The fabric's ends of the links that tunnels run over."""
+    return [port_name(machine.name, port) for port in machine.ports if port.bridge.startswith(TUNNEL_BRIDGES)]
 
 
-def far_ends(world: World, bridges: Iterable[str], node: str) -> list[str]:
-    """The other machines' ports on these bridges: what is sent to `node` enters there."""
-    wanted = set(bridges)
-    return [
-        port_name(machine.name, port)
-        for machine in world.machines.values()
-        for port in machine.ports
-        if machine.name != node and port.bridge in wanted
-    ]
+@dataclass(frozen=True)
+class Filter:
+    """What happens to frames at a port of the fabric: those that the machine sends enter there, the others leave."""
+
+    port: str
+    hook: str
+    rule: str
+
+
+def filters(ports: Iterable[str], rule: str, hooks: Iterable[str] = ("ingress", "egress")) -> list[Filter]:
+    """The same rule at each of these hooks of each of these ports."""
+    return [Filter(port, hook, rule) for port in ports for hook in hooks]
 
 
 def filter_name(name: str, node: str, value: str | None) -> str:
@@ -76,18 +78,19 @@ def filter_name(name: str, node: str, value: str | None) -> str:
     return "_".join((name, node, value or "")).replace("-", "_").rstrip("_")
 
 
-def filter_text(table: str, rules: Mapping[str, str]) -> str:
-    """An nft table with one rule for what enters at each port; each statement on a line of its own."""
+def filter_text(table: str, found: Iterable[Filter]) -> str:
+    """An nft table with one chain for each; each statement on a line of its own."""
     lines = [f"table netdev {table} {{"]
-    for number, (port, rule) in enumerate(rules.items()):
-        lines += [f" chain c{number} {{", f'  type filter hook ingress device "{port}" priority 0;', f"  {rule}", " }"]
+    for number, one in enumerate(found):
+        hook = f'  type filter hook {one.hook} device "{one.port}" priority 0;'
+        lines += [f" chain c{number} {{", hook, f"  {one.rule}", " }"]
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def put_filter(world: World, table: str, rules: Mapping[str, str]) -> int:
-    """Put a filter in force; answers a stamp just before."""
+def put_filter(world: World, table: str, found: Iterable[Filter]) -> int:
+    """Put filters in force; answers a stamp just before."""
     argv = control.enter(world.pid(FABRIC), ["nft", "-f", "-"], whole=False)
-    text = filter_text(table, rules)
+    text = filter_text(table, found)
     stamp_ns = time.monotonic_ns()
     control.run(argv, text)
     return stamp_ns
@@ -100,9 +103,9 @@ def drop_filter(world: World, table: str) -> None:
 
 def cut_one_way(world: World, node: str, value: str | None) -> int:
     """Nothing reaches the machine (`in`) or nothing leaves it (`out`) on the links that tunnels run over."""
-    own = tunnel_ends(world.machine(node))
-    ports = list(own) if value == "out" else far_ends(world, own.values(), node)
-    return put_filter(world, filter_name("one-way-cut", node, value), dict.fromkeys(ports, "drop"))
+    hook = "ingress" if value == "out" else "egress"
+    found = filters(tunnel_ends(world.machine(node)), "drop", (hook,))
+    return put_filter(world, filter_name("one-way-cut", node, value), found)
 
 
 def restore_one_way(world: World, node: str, value: str | None) -> None:
@@ -112,10 +115,8 @@ def restore_one_way(world: World, node: str, value: str | None) -> None:
 
 def lose(world: World, node: str, value: str | None) -> int:
     """So many percent of the packets are lost at random, each way, on the links that tunnels run over."""
-    own = tunnel_ends(world.machine(node))
-    ports = [*own, *far_ends(world, own.values(), node)]
-    rule = f"numgen random mod 100 < {value} drop"
-    return put_filter(world, filter_name("loss", node, value), dict.fromkeys(ports, rule))
+    found = filters(tunnel_ends(world.machine(node)), f"numgen random mod 100 < {value} drop")
+    return put_filter(world, filter_name("loss", node, value), found)
 
 
 def stop_losing(world: World, node: str, value: str | None) -> None:
@@ -132,11 +133,12 @@ def management(machine: Machine) -> str:
 def split(world: World, node: str, value: str | None) -> int:
     """Between the machine and the other, or the others of a group, no packet passes on the management network."""
     others = [world.machine(name) for name in GROUPS.get(value or "", (value or "",)) if name != node]
-    own = world.machine(node)
-    drop = "ip daddr {{ {} }} drop"
-    rules = {f"{other.name}.mgmt0": drop.format(management(own)) for other in others}
-    rules[f"{node}.mgmt0"] = drop.format(", ".join(management(other) for other in others))
-    return put_filter(world, filter_name("partition", node, value), rules)
+    peers = ", ".join(management(other) for other in others)
+    found = [
+        Filter(f"{node}.mgmt0", "ingress", f"ip daddr {{ {peers} }} drop"),
+        Filter(f"{node}.mgmt0", "egress", f"ip saddr {{ {peers} }} drop"),
+    ]
+    return put_filter(world, filter_name("partition", node, value), found)
 
 
 def join(world: World, node: str, value: str | None) -> None:

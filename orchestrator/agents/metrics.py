@@ -212,7 +212,7 @@ def node_metrics(source: NodeSource) -> Iterator[Metric]:
     yield gauge("lan_targets", "Nodes of the cluster LAN that are asked", samples=[((), report.lan_targets)])
     yield gauge(
         "lan_reached",
-        "Nodes of the cluster LAN that answered within the last second",
+        "Nodes of the cluster LAN that answer",
         samples=[((), report.lan_reached)],
     )
     pools = sorted(source.pools.items())

@@ -36,7 +36,6 @@ CHECK_EVERY_S = 2.0
 RETRY_S = 0.3
 REVIVE_EVERY_S = 0.5
 TICK_S = 0.25
-LAN_WITHIN_S = 1.0
 DRAIN_WITHIN_S = 10.0
 
 Log = Callable[..., None]
@@ -74,6 +73,7 @@ class NodeAgent:
         """Pools that BIRD was last seen to announce."""
         self._leaving = False
         self._reviver = Reviver(wireguard, clock)
+        reach.on_change = self._report
         self.link: AgentLink | None = None
         self.turns = 0
 
@@ -122,7 +122,6 @@ class NodeAgent:
             group.create_task(self._reconcile_all(), name="reconcile")
             group.create_task(self._announce_all(), name="announce")
             group.create_task(self._reach.run(), name="lan")
-            group.create_task(self._watch_lan(), name="lan report")
             group.create_task(self._revive(), name="silent tunnels")
             if self.link is not None:
                 group.create_task(self.link.run(), name="link")
@@ -153,7 +152,7 @@ class NodeAgent:
         """Make everything but announcements as it should be, then check what a gateway must be."""
         self.turns += 1
         base = self._state.base
-        self._reach.watch(sorted({*self._config.lan.targets, *base.lan_peers} - {self._config.lan.address}))
+        self._reach.watch(sorted(self._neighbours()), base.probe_interval_ms)
         wanted = project.kernel_state(self._config, self._state, self._responder)
         if base.tunnels or self._told:  # a gateway that knows nothing must not tidy up
             await self._converge(base, wanted)
@@ -283,10 +282,9 @@ class NodeAgent:
 
     # ---- reporting -------------------------------------------------------------------------------------------------
 
-    async def _watch_lan(self) -> None:
-        while True:
-            await self._clock.sleep(TICK_S)
-            self._report()
+    def _neighbours(self) -> set[str]:
+        """Whom to reach on the cluster LAN."""
+        return {*self._config.lan.targets, *self._state.base.lan_peers} - {self._config.lan.address}
 
     def _tell(self, key: str, value: object | None) -> None:
         if self.link is not None:
@@ -303,13 +301,12 @@ class NodeAgent:
         return "; ".join(self._problems.told())
 
     def _report(self) -> None:
-        peers = {*self._config.lan.targets, *self._state.base.lan_peers} - {self._config.lan.address}
         report = NodeReport(
             instance=self._instance,
             ready=bool(self._preconditions) and all(p.ok for p in self._preconditions),
             preconditions=self._preconditions,
-            lan_targets=len(peers),
-            lan_reached=len(self._reach.reachable(LAN_WITHIN_S)),
+            lan_targets=len(self._neighbours()),
+            lan_reached=len(self._reach.reached()),
             leaving=self._leaving,
             problems=self._problems.told(),
         )

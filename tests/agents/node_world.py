@@ -37,14 +37,21 @@ BASE_KEY = KEYS.desired_base("node", "gw-a")
 class FakeReach:
     """Who is reached on the LAN."""
 
-    reached: set[str] = field(default_factory=set)
+    answering: set[str] = field(default_factory=set)
     watched: list[str] = field(default_factory=list)
+    every_ms: int = 0
+    on_change: Callable[[], None] = lambda: None
 
-    def watch(self, targets: Iterable[str]) -> None:
-        self.watched = list(targets)
+    def watch(self, targets: Iterable[str], interval_ms: int) -> None:
+        self.watched, self.every_ms = list(targets), interval_ms
 
-    def reachable(self, within_s: float) -> set[str]:
-        return self.reached & set(self.watched)
+    def reached(self) -> set[str]:
+        return self.answering & set(self.watched)
+
+    def now(self, *answering: str) -> None:
+        """These answer from now on, and nobody else."""
+        self.answering = set(answering)
+        self.on_change()
 
     async def run(self) -> None:
         await asyncio.Event().wait()

@@ -50,13 +50,13 @@ def test_a_fault_that_can_not_strike_there_says_where_it_can(name: str, node: st
 
 
 def test_tunnels_run_over_the_underlay_only() -> None:
-    assert fault_links.tunnel_ends(MACHINES["gw-a"]) == {"gw-a.under0": "nat-a-gw-a"}
-    assert set(fault_links.tunnel_ends(MACHINES["edge-1"])) == {"edge-1.nat-a0", "edge-1.nat-b0"}
+    assert fault_links.tunnel_ends(MACHINES["gw-a"]) == ["gw-a.under0"]
+    assert fault_links.tunnel_ends(MACHINES["edge-1"]) == ["edge-1.nat-a0", "edge-1.nat-b0"]
 
 
-def test_a_filter_has_a_chain_for_each_port_and_a_name_of_its_own() -> None:
-    text = fault_links.filter_text("loss_gw_a_5", {"gw-a.under0": "drop", "nat-a.in0": "drop"})
-    assert text.count("type filter hook ingress") == 2
+def test_a_filter_has_a_chain_for_each_port_and_way_and_a_name_of_its_own() -> None:
+    text = fault_links.filter_text("loss_gw_a_5", fault_links.filters(["gw-a.under0", "nat-a.in0"], "drop"))
+    assert [text.count(f"type filter hook {hook} device") for hook in ("ingress", "egress")] == [2, 2]
     assert 'device "gw-a.under0"' in text
     names = {fault_links.filter_name("one-way-cut", "gw-a", way) for way in ("in", "out")}
     assert names == {"one_way_cut_gw_a_in", "one_way_cut_gw_a_out"}

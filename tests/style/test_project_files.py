@@ -4,6 +4,8 @@ import importlib
 import importlib.metadata
 import re
 import stat
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -99,3 +101,18 @@ def test_licence_is_whole() -> None:
     assert "Apache License" in text
     assert "Version 2.0, January 2004" in text
     assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_an_installed_package_has_all_that_its_code_reads(tmp_path: Path) -> None:
+    """Not only in this folder: scenarios and interface files must come along into a wheel."""
+    argv = [sys.executable, "setup.py", "-q", "build_py", "-d", str(tmp_path)]
+    subprocess.run(argv, cwd=REPOSITORY, check=True, capture_output=True, timeout=60)
+    ours = {name: REPOSITORY / name for name in PRODUCT} | {"bgplb_lab": REPOSITORY / LAB}
+    data = {
+        f"{package}/{path.relative_to(folder)}"
+        for package, folder in ours.items()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc", ".md")
+    }
+    assert "bgplb_lab/scenarios/flapping-active.yaml" in data
+    assert {name for name in data if not (tmp_path / name).is_file()} == set()

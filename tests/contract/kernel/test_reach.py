@@ -1,7 +1,10 @@
 """LAN reach and raw echo against the real kernel, in both families."""
 
 import asyncio
+import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -24,43 +27,95 @@ async def lan(make_namespace: Callable[[], str]) -> AsyncIterator[tuple[str, str
     yield here, there
 
 
-async def test_who_answers_is_reached_and_who_stops_is_not(lan: tuple[str, str]) -> None:
-    here, there = lan
-    clock = BoottimeClock()
-    reach = Reach(clock, interval_ms=20, device="lan0", namespace=here)
-    reach.watch([NEAR, OTHER, ABSENT])
+@asynccontextmanager
+async def asking(reach: Reach) -> AsyncIterator[list[frozenset[str]]]:
+    """It runs meanwhile; what it told, one after the other."""
+    told: list[frozenset[str]] = []
+    reach.on_change = lambda: told.append(reach.reached())
     task = asyncio.create_task(reach.run())
     try:
-        await eventually(lambda: reach.reachable(1.0) == {NEAR, OTHER}, "both families")
-        ip("-n", there, "link", "set", "lan0", "down")
-        await eventually(lambda: reach.reachable(0.3) == frozenset(), "nobody any more")
-        assert set(reach.last_answered()) == {NEAR, OTHER}
-        reach.watch([ABSENT])
-        assert reach.last_answered() == {}
+        yield told
+        assert not task.done()
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_who_answers_is_reached_and_who_stops_is_not(lan: tuple[str, str]) -> None:
+    here, there = lan
+    reach = Reach(BoottimeClock(), device="lan0", namespace=here)
+    reach.watch([NEAR, OTHER, ABSENT], 20)
+    async with asking(reach) as told:
+        await eventually(lambda: reach.reached() == {NEAR, OTHER}, "both families")
+        ip("-n", there, "addr", "del", "fd10::2/64", "dev", "lan0")
+        await eventually(lambda: reach.reached() == {NEAR}, "one of them")
+        ip("-n", there, "link", "set", "lan0", "down")
+        await eventually(lambda: reach.reached() == frozenset(), "nobody any more")
+        await asyncio.sleep(0.1)
+        assert told[-2:] == [{NEAR}, frozenset()], "told once, and only what changed"
+        ip("-n", there, "link", "set", "lan0", "up")
+        await eventually(lambda: reach.reached() == {NEAR}, "it is back")
+        reach.watch([ABSENT], 20)
+        assert reach.reached() == frozenset()
+
+
+def silence(namespace: str) -> None:
+    """From now on nothing that comes in by lan0 is heard, and no carrier drops."""
+    text = "table netdev t {\n chain c {\n type filter hook ingress device lan0 priority 0;\n drop\n }\n}\n"
+    subprocess.run(["ip", "netns", "exec", namespace, "nft", "-f", "-"], input=text, text=True, check=True)
+
+
+async def test_a_lan_that_falls_silent_is_told_after_three_rounds(lan: tuple[str, str]) -> None:
+    """Packets that vanish while every carrier is up: one that was lost, or two, say nothing."""
+    here, there = lan
+    clock = BoottimeClock()
+    reach = Reach(clock, device="lan0", namespace=here)
+    reach.watch([NEAR, ABSENT], 200)
+    async with asking(reach) as told:
+        await eventually(lambda: reach.reached() == {NEAR}, "it is there")
+        began_s = clock.now()
+        silence(there)
+        await eventually(lambda: told[-1] == frozenset(), "it is gone")
+        assert clock.now() - began_s > 2 * 0.2
+
+
+async def test_standing_still_itself_it_blames_nobody(lan: tuple[str, str]) -> None:
+    reach = Reach(BoottimeClock(), device="lan0", namespace=lan[0])
+    reach.watch([NEAR], 20)
+    async with asking(reach) as told:
+        await eventually(lambda: reach.reached() == {NEAR}, "it is there")
+        for _ in range(5):
+            time.sleep(0.3)  # noqa: ASYNC251 - the whole process stands still
+            assert reach.reached() == {NEAR}
+            await asyncio.sleep(0.03)
+        assert told == [{NEAR}]
+
+
+async def test_many_take_turns(lan: tuple[str, str]) -> None:
+    here, there = lan
+    every = [f"10.10.0.{last}" for last in range(20, 40)]
+    for address in every:
+        ip("-n", there, "addr", "add", f"{address}/24", "dev", "lan0")
+    reach = Reach(BoottimeClock(), device="lan0", namespace=here)
+    reach.watch(every, 20)
+    async with asking(reach):
+        await eventually(lambda: reach.reached() == set(every), "all of them")
+
+
 async def test_an_interface_that_comes_later_is_used(make_namespace: Callable[[], str]) -> None:
     here, there = make_namespace(), make_namespace()
-    reach = Reach(BoottimeClock(), interval_ms=20, device="lan0", namespace=here)
-    reach.watch([NEAR])
-    task = asyncio.create_task(reach.run())
-    try:
+    reach = Reach(BoottimeClock(), device="lan0", namespace=here)
+    reach.watch([NEAR], 20)
+    async with asking(reach):
         await asyncio.sleep(0.1)
         for _ in range(2):
             ip("-n", here, "link", "add", "lan0", "type", "veth", "peer", "name", "lan0", "netns", there)
             for namespace, last in ((here, 1), (there, 2)):
                 ip("-n", namespace, "addr", "add", f"10.10.0.{last}/24", "dev", "lan0")
                 ip("-n", namespace, "link", "set", "lan0", "up")
-            await eventually(lambda: bool(reach.reachable(0.2)), "an answer through the new interface")
+            await eventually(lambda: bool(reach.reached()), "an answer through the new interface")
             ip("-n", here, "link", "del", "lan0")
-            await eventually(lambda: not reach.reachable(0.2), "silence")
-        assert not task.done()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+            await eventually(lambda: not reach.reached(), "silence")
 
 
 @pytest.mark.parametrize("address", [NEAR, OTHER])
