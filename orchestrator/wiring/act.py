@@ -1,6 +1,7 @@
 """The agents' parts, put together."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,7 @@ from orchestrator.store.port import Store
 from orchestrator.wiring.hardening import make_folder
 from orchestrator.wiring.memory import STORE_STATE, recollection
 from orchestrator.wiring.metrics import agent_metrics, registry_of
+from orchestrator.wiring.possession import take_network
 from orchestrator.wiring.process import DONE, VERSION, first_end, new_id, settle_memory, until_signalled
 
 EDGE_STATE, NODE_STATE = "edge.json", "node.json"
@@ -57,6 +59,7 @@ class Machine:
     """What an agent of either kind stands on."""
 
     instance: Instance
+    network: socket.socket
     public_key: str
     kernel: LinuxKernel
     wireguard: WireGuard
@@ -81,15 +84,17 @@ async def wireguard_for(config: Agent, netlink: Netlink) -> WireGuard:
 
 
 async def machine(config: Agent, clock: BootClock) -> Machine:
-    """Take possession: the instance's lock, the key, kernel, BIRD's files. Raises one error that says what fails."""
-    instance = Instance(config.state_dir, new_id)
+    """Take possession: the instance's lock, the network, the key, kernel, BIRD's files. Raises one error that says
+    what fails.
+    """
+    instance, network = Instance(config.state_dir, new_id), take_network()
     key = ensure_private_key(config.wireguard.private_key_file)
     make_folder(config.bird.config_dir)
     netlink = Netlink()
     bird = Bird(BirdClient(config.bird.socket, timeout_s=BIRD_TIMEOUT_S))
     applier = Applier(bird, clock, config_file=config.bird.config_file, announce_file=config.bird.announce_file)
     kernel = LinuxKernel(netlink, Nft(), sysctls(config))
-    return Machine(instance, key.public, kernel, await wireguard_for(config, netlink), bird, applier)
+    return Machine(instance, network, key.public, kernel, await wireguard_for(config, netlink), bird, applier)
 
 
 def link(

@@ -13,6 +13,7 @@ from orchestrator.config.edge_agent import EdgeAgentConfig
 from orchestrator.config.node_agent import NodeAgentConfig
 from orchestrator.config.sections import Agent
 from orchestrator.wiring.act import state_files, sysctls
+from orchestrator.wiring.possession import take_network
 from orchestrator.wiring.process import DONE, new_id
 
 EDGES_AT_MOST = 64
@@ -31,9 +32,9 @@ async def node(config: NodeAgentConfig) -> int:
 
 
 async def _clean(config: Agent, tables: set[int], responder: ProbeNamespace | None) -> int:
-    """Raises InstanceError while the agent runs: it would make everything anew."""
+    """Raises InstanceError while an agent runs here: it would make everything anew, or lose what is its own."""
     log = structlog.get_logger()
-    instance = Instance(config.state_dir, new_id)
+    instance, network = Instance(config.state_dir, new_id), take_network()
     kernel = LinuxKernel(Netlink(), Nft(), sysctls(config))
     try:
         ops = diff(await kernel.netlink.read(sorted(tables)), KernelState())
@@ -49,5 +50,6 @@ async def _clean(config: Agent, tables: set[int], responder: ProbeNamespace | No
             path.unlink(missing_ok=True)
     finally:
         await kernel.close()
+        network.close()
         instance.close()
     return DONE

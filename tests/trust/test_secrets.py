@@ -11,7 +11,7 @@ import yaml
 from bgplb_lab import configs
 
 from tests.contract.auth.guarded import PEOPLE, Guarded, Login
-from tests.wiring.box import BGPLB, PYTHON, Box, need
+from tests.wiring.box import BGPLB, PYTHON, Box, Daemon, need
 from tests.wiring.test_daemons import remembered
 
 pytestmark = [pytest.mark.root]
@@ -23,13 +23,18 @@ METRICS = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().
 
 
 class Scene:
-    """A guarded store and the daemons of a whole installation, in a box; `seen` is all that came out, by source."""
+    """A guarded store and the daemons of a whole installation, by role; `seen` is all that came out, by source.
 
-    def __init__(self, box: Box, folder: Path, login: Login) -> None:
-        self.box, self.seen = box, dict[str, str]()
+    The gateway is a machine of its own, all else shares a box.
+    """
+
+    def __init__(self, box: Box, gateway: Box, folder: Path, login: Login) -> None:
+        self.box, self.gateway, self.seen = box, gateway, dict[str, str]()
+        self.daemons: dict[str, Daemon] = {}
+        box.wire(gateway, "10.99.0.1/24", "10.99.0.2/24")
         store_folder = folder / "store"
         store_folder.mkdir()
-        self.store = Guarded(store_folder, login, inside=tuple(box._inside(())))
+        self.store = Guarded(store_folder, login, inside=tuple(box._inside(())), host="10.99.0.1")
         self.store.cluster.start_all()
         self._files = 0
 
@@ -79,9 +84,9 @@ class Scene:
 
 
 @pytest.fixture(params=["password", "certificate"])
-def scene(request: pytest.FixtureRequest, box: Box, tmp_path: Path) -> Iterator[Scene]:
+def scene(request: pytest.FixtureRequest, box: Box, other: Box, tmp_path: Path) -> Iterator[Scene]:
     need("etcd", "wireguard-go", "bird")
-    made = Scene(box, tmp_path, request.param)
+    made = Scene(box, other, tmp_path, request.param)
     key = box.folder / "wireguard.key"
     key.write_text(WIREGUARD_KEY + "\n")
     key.chmod(0o600)
@@ -98,14 +103,15 @@ def at_work(scene: Scene) -> None:
     for name, text in configs.manifests().items():
         (manifests / name).write_text(text)
     orchestrator = scene.settings("orchestrator", "bgplb-orchestrator-orch-1", manifests=str(manifests))
-    daemons = [box.bgplb("orchestrator", scene.write(orchestrator))]
-    for role, user in (("edge-agent", "bgplb-edge-edge-1"), ("node-agent", "bgplb-node-gw-a")):
+    scene.daemons["orchestrator"] = box.bgplb("orchestrator", scene.write(orchestrator))
+    machines = (("edge-agent", "bgplb-edge-edge-1", box), ("node-agent", "bgplb-node-gw-a", scene.gateway))
+    for role, user, machine in machines:
         remembered(box, role)
-        daemons.append(box.bgplb(role, scene.write(scene.settings(role, user))))
+        scene.daemons[role] = machine.bgplb(role, scene.write(scene.settings(role, user)))
     box.start("bird", "-f", "-c", "/run/edge-agent/bird/bird.conf", "-s", "/run/edge-agent/bird.ctl", name="bird")
-    for daemon in daemons:
+    for daemon in scene.daemons.values():
         box.wait(lambda d=daemon: d.events("registered"), f"registration: {daemon.log.read_text()}")  # type: ignore[misc]
-    box.wait(lambda: {"bgplb-g0", "bgplb-e0"} <= set(box.links()), "the tunnels")
+    box.wait(lambda: "bgplb-g0" in box.links() and "bgplb-e0" in scene.gateway.links(), "the tunnels")
 
 
 def look_everywhere(scene: Scene) -> None:
@@ -119,12 +125,13 @@ def look_everywhere(scene: Scene) -> None:
     assert scene.run("socket", "fsm", "dump", "-o", "json", "--socket", "/run/orchestrator/orch-1.sock") == 0
     scene.run("bootstrap again", "etcd", "bootstrap-auth", "--edge", "edge-3", "--config", root)
     for port in (9177, 9178, 9179):
-        scene.seen[f"metrics of {port}"] = box.run(PYTHON, "-c", METRICS, f"http://127.0.0.1:{port}/metrics").stdout
+        machine = scene.gateway if port == 9179 else box
+        scene.seen[f"metrics of {port}"] = machine.run(PYTHON, "-c", METRICS, f"http://127.0.0.1:{port}/metrics").stdout
     processes = 0
-    network = Path(f"/proc/{box._holder.pid}/ns/net").readlink()
+    networks = {box.network, scene.gateway.network}
     for process in Path("/proc").iterdir():
         try:
-            if process.name.isdigit() and (process / "ns" / "net").readlink() == network:
+            if process.name.isdigit() and (process / "ns" / "net").readlink() in networks:
                 for file in ("cmdline", "environ", "comm"):
                     scene.seen[f"{process.name} {file}"] = (process / file).read_text(errors="replace")
                 processes += 1
@@ -153,6 +160,7 @@ asyncio.run(main())
 
 def go_wrong(scene: Scene) -> None:
     """Every secret where it is refused: readable by others, damaged, wrong, typed into the wrong place."""
+    scene.daemons["edge-agent"].terminate()  # two agents can't share a machine
     folder = scene.box.folder
     user = "bgplb-edge-edge-2"
     fit = scene.settings(

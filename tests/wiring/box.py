@@ -77,6 +77,19 @@ class Box:
     def _inside(self, command: tuple[str, ...]) -> list[str]:
         return ["nsenter", f"--target={self._holder.pid}", "--net", "--mount", "--", *command]
 
+    def wire(self, other: "Box", ours: str, theirs: str) -> None:
+        """A cable to another box, with an address (CIDR) at each end."""
+        name = f"w{self._holder.pid}"
+        self.run("ip", "link", "add", name, "type", "veth", "peer", "name", name, "netns", str(other._holder.pid))
+        for box, address in ((self, ours), (other, theirs)):
+            box.run("ip", "address", "add", address, "dev", name)
+            box.run("ip", "link", "set", name, "up")
+
+    @property
+    def network(self) -> Path:
+        """Its network namespace, as a process of it shows it."""
+        return Path(f"/proc/{self._holder.pid}/ns/net").readlink()
+
     def run(self, *command: str, check: bool = True, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command inside and wait for it."""
         done = subprocess.run(
@@ -121,10 +134,12 @@ class Box:
         path.write_text(yaml.safe_dump(settings))
         return path
 
-    def etcd(self) -> Daemon:
-        """An etcd on the box's own loopback."""
+    def etcd(self, address: str = "127.0.0.1") -> Daemon:
+        """An etcd on the box's own loopback, and on an address of it that others reach."""
         need("etcd", "etcdctl")
-        daemon = self.start("etcd", f"--data-dir={self.folder / 'etcd'}", "--log-level=error", name="etcd")
+        urls = ",".join(f"http://{host}:2379" for host in sorted({"127.0.0.1", address}))
+        flags = [f"--listen-client-urls={urls}", f"--advertise-client-urls={urls}", "--log-level=error"]
+        daemon = self.start("etcd", f"--data-dir={self.folder / 'etcd'}", *flags, name="etcd")
         self.wait(lambda: self.run("etcdctl", "get", "x", check=False).returncode == 0, "etcd", 30)
         return daemon
 

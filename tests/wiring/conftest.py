@@ -13,3 +13,11 @@ def box(tmp_path: Path) -> Iterator[Box]:
     made = Box(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Box]:
+    """A second machine."""
+    made = Box(tmp_path)
+    yield made
+    made.close()

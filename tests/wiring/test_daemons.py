@@ -111,19 +111,35 @@ def test_an_http_port_that_is_taken(box: Box) -> None:
     refused(box.start(*BGPLB, "orchestrator", "--config", str(other)), 6, "127.0.0.1:9177")
 
 
-def test_a_second_agent_with_a_live_name(box: Box) -> None:
+@pytest.mark.parametrize("role", ["edge-agent", "node-agent"])
+def test_a_second_agent_on_one_network(box: Box, role: str) -> None:
     need("wireguard-go")
-    box.etcd()
+    remembered(box, "edge-agent")
+    first = box.bgplb("edge-agent", box.config("edge-agent"))
+    box.wait(lambda: {"bgplb-g0", "bgplb-g1"} <= set(box.links()), "the first one's tunnels")
+    config = box.config(role, name="other", state_dir=str(box.folder / "b"), run_dir="/run/b")
+    refused(box.bgplb(role, config), 6, "another agent", "stop that one")
+    assert box.run(*BGPLB, role, "--config", str(config), "cleanup", check=False).returncode == 6
+    assert first.process.poll() is None
+    assert {"bgplb-g0", "bgplb-g1"} <= set(box.links()), "what is another's is no leftover"
+    first.terminate()
+    box.bgplb(role, config).terminate()
+
+
+def test_a_second_agent_with_a_live_name(box: Box, other: Box) -> None:
+    need("wireguard-go")
+    box.wire(other, "10.99.0.1/24", "10.99.0.2/24")
+    box.etcd("10.99.0.1")
     remembered(box, "edge-agent")
     first = box.bgplb("edge-agent", box.config("edge-agent"))
     box.wait(lambda: "bgplb-g0" in box.links(), "the first one's tunnels")
     key = "/bgplb/v1/agents/edge/edge-agent"
     box.wait(lambda: key in box.stored(), "the registration")
     before = json.loads(box.stored()[key])["instance"]
-    second = box.bgplb("edge-agent", box.config("edge-agent", state_dir=str(box.folder / "b"), run_dir="/run/b"))
-    refused(second, 6, "edge edge-agent: another installation", before)
+    etcd = {"endpoints": ["http://10.99.0.1:2379"]}
+    config = box.config("edge-agent", etcd=etcd, state_dir=str(box.folder / "b"), run_dir="/run/b")
+    refused(other.bgplb("edge-agent", config), 6, "edge edge-agent: another installation", before)
     assert first.process.poll() is None
-    assert {"bgplb-g0", "bgplb-g1"} <= set(box.links()), "nor did it touch what it does not know"
     assert json.loads(box.stored()[key])["instance"] == before
 
 

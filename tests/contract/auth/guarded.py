@@ -35,17 +35,20 @@ class Guarded:
     program: str | Path = "etcd"
     inside: tuple[str, ...] = ()
     """What enters the machine that etcd and the commands run on, if it is not this one."""
+    host: str = "127.0.0.1"
     passwords: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._authority = trustme.CA()
         self._authority.cert_pem.write_to_path(self.folder / "ca.pem")
-        server = self._authority.issue_cert("127.0.0.1", "localhost")
+        server = self._authority.issue_cert(self.host, "localhost")
         self._keep(server, "server")
         flags = [f"--cert-file={self.folder}/server.pem", f"--key-file={self.folder}/server.key"]
         if self.login == "certificate":
             flags += [f"--trusted-ca-file={self.folder}/ca.pem", "--client-cert-auth=true"]
-        self.cluster = EtcdCluster(1, tuple(flags), scheme="https", command=(*self.inside, str(self.program)))
+        self.cluster = EtcdCluster(
+            1, tuple(flags), scheme="https", command=(*self.inside, str(self.program)), host=self.host
+        )
         (self.folder / "passwords").mkdir()
         for user in USERS:
             if self.login == "certificate":

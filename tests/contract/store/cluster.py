@@ -40,14 +40,20 @@ class EtcdCluster:
     """Members by index; election timers are short when there are several, so that tests of loss are quick."""
 
     def __init__(
-        self, size: int, extra: tuple[str, ...] = (), scheme: str = "http", command: Sequence[str] = ("etcd",)
+        self,
+        size: int,
+        extra: tuple[str, ...] = (),
+        scheme: str = "http",
+        command: Sequence[str] = ("etcd",),
+        host: str = "127.0.0.1",
     ) -> None:
+        """`host`: the address that clients come to; `command` has to start etcd where that is its own."""
         shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.folder = Path(tempfile.mkdtemp(prefix=f"bgplb-etcd-{os.getpid()}-", dir=shm))
         ports = free_ports(2 * size)
         self.scheme = scheme
         self._command = tuple(command)
-        self.client_urls = [f"{scheme}://127.0.0.1:{port}" for port in ports[:size]]
+        self.client_urls = [f"{scheme}://{host}:{port}" for port in ports[:size]]
         self._peer_urls = [f"http://127.0.0.1:{port}" for port in ports[size:]]
         self._extra = extra if size == 1 else ("--heartbeat-interval=50", "--election-timeout=500", *extra)
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * size
