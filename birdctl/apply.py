@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from birdctl import names
-from birdctl.commands import Bird, Network, ProtocolState
+from birdctl.commands import Bird, BirdStatus, Network, ProtocolState
 from birdctl.errors import BirdRefused, BirdUnsettled
 from birdctl.render import Announcements, announcements_text
 from birdctl.replies import Code
@@ -55,8 +55,9 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
-    """One look at BIRD: its protocols and, for each session that is up, what it was sent."""
+    """One look at BIRD: who it is, its protocols and, for each session that is up, what it was sent."""
 
+    status: BirdStatus
     rows: tuple[ProtocolState, ...]
     exported: dict[str, frozenset[Network]]
 
@@ -79,6 +80,8 @@ class Applier:
         self._lock = asyncio.Lock()
         self._config_in_force: str | None = None
         self._announced: Announcements | None = None
+        self._seen: BirdStatus | None = None
+        """BIRD as it was when what it announces was last read back; None if that failed."""
 
     async def configure(self, text: str) -> Applied:
         """Make `text` the whole configuration file, and load it unless this object already has.
@@ -115,7 +118,7 @@ class Applier:
             text = announcements_text(wanted)
             before = _read(self._announce_file)
             changed = text != before
-            known, self._announced = self._announced, None
+            known, self._announced, self._seen = self._announced, None, None
             if changed:
                 _write(self._announce_file, text)
             reloaded = not (known is not None and await self._switch(known, wanted))
@@ -129,8 +132,15 @@ class Applier:
                 sight = await self._settled(wanted)
             if sight is None:
                 raise await self._unsettled(wanted)
-            self._announced = wanted
+            self._announced, self._seen = wanted, sight.status
             return Applied(changed=changed, reloaded=reloaded, pools=_exports(wanted, sight))
+
+    async def undisturbed(self) -> bool:
+        """Whether BIRD still is the process, with the configuration, that was read back last: one short question.
+
+        What another hand enabled or disabled by command does not show in it. Raises as `announce` does.
+        """
+        return self._seen is not None and await self._bird.status() == self._seen
 
     async def exported(self, pools: Announcements) -> tuple[PoolExport, ...]:
         """Read back what each session has been sent of these pools; changes nothing."""
@@ -155,7 +165,8 @@ class Applier:
 
     async def _reload(self, wanted: Announcements, before: str | None) -> None:
         rows = await self._bird.protocols()
-        await self._bird.disable(*(row.name for row in rows if _is_pool(row) and row.name not in _up_names(wanted)))
+        staying = _up_names(wanted)
+        await self._bird.disable(*(row.name for row in rows if _is_pool(row) and row.name not in staying))
         try:
             await self._bird.check()
             await self._bird.configure_soft()
@@ -182,9 +193,10 @@ class Applier:
         return BirdUnsettled(self._bird.client.socket_path, tuple(differences), self._settle_s)
 
     async def _look(self) -> _Sight:
+        status = await self._bird.status()  # first: what changes while we look is then seen by the next question
         rows = await self._bird.protocols()
         sessions = [row.name for row in rows if row.up and row.kind == _SESSION_KIND and _is_ours(row.name)]
-        return _Sight(rows, {name: frozenset(await self._bird.exported(name)) for name in sessions})
+        return _Sight(status, rows, {name: frozenset(await self._bird.exported(name)) for name in sessions})
 
 
 def _is_ours(name: str) -> bool:
@@ -213,6 +225,8 @@ def _differences(wanted: Announcements, sight: _Sight) -> list[str]:
     found += [f"{name} should not exist" for name in sorted(there - prepared)]
     for session, sent in sight.exported.items():
         for pool in wanted.pools:
+            if sent.issuperset(pool.prefixes) if pool.announced else sent.isdisjoint(pool.prefixes):
+                continue
             prefixes = frozenset(pool.prefixes)
             odd = prefixes - sent if pool.announced else prefixes & sent
             verb = "lacks" if pool.announced else "still has"
@@ -223,9 +237,9 @@ def _differences(wanted: Announcements, sight: _Sight) -> list[str]:
 def _exports(wanted: Announcements, sight: _Sight) -> tuple[PoolExport, ...]:
     exports: list[PoolExport] = []
     for pool in wanted.pools:
-        prefixes = frozenset(pool.prefixes)
-        complete = [name for name, sent in sight.exported.items() if prefixes <= sent]
-        partial = [name for name, sent in sight.exported.items() if prefixes & sent and not prefixes <= sent]
+        complete = [name for name, sent in sight.exported.items() if sent.issuperset(pool.prefixes)]
+        some = [name for name, sent in sight.exported.items() if not sent.isdisjoint(pool.prefixes)]
+        partial = [name for name in some if name not in complete]
         exports.append(PoolExport(pool.pool, pool.announced, tuple(complete), tuple(partial)))
     return tuple(exports)
 

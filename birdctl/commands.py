@@ -247,8 +247,8 @@ def _bfd_row(text: str) -> BfdSession | None:
 
 
 @lru_cache(maxsize=65536)
-def _network(word: str) -> Network:
-    """Remembered: what is exported is read back whole, again and again. Raises ValueError."""
+def network(word: str) -> Network:
+    """A prefix as BIRD writes it. Remembered: the same come by all day. Raises ValueError."""
     return ip_network(word)
 
 
@@ -260,7 +260,7 @@ def _networks(command: str, reply: Reply) -> tuple[Network, ...]:
         # Further routes of one network, and next hops, begin with white space; a table's name is no network.
         word = text.split(" ", 1)[0]
         try:
-            found[_network(word)] = None
+            found[network(word)] = None
         except ValueError:
             continue
     return tuple(found)

@@ -28,11 +28,6 @@ LinkKind = Literal["wireguard", "veth"]
 _IPV6_DEFAULT_METRIC = 1024
 
 
-def family_of(address: str) -> Family:
-    """The family of an address or prefix. Raises ValueError when it is neither."""
-    return "ipv4" if ip_interface(address).version == 4 else "ipv6"
-
-
 @lru_cache(maxsize=65536)
 def canonical(prefix: str) -> tuple[str, Family]:
     """A prefix as `ipaddress` prints it, and its family. Remembered: with many pools the same ones come by all day."""

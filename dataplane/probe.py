@@ -125,11 +125,13 @@ class Prober:
             self._send_errno = error.errno
         if self._send_errno and self._send_errno not in _PASSING_ERRORS:
             self.close()  # a socket is bound to an interface's index: after the interface was made anew it is deaf
-        elif window is self._small and self._socket is not None:
-            missed = window.evaluate(self._clock.now()).missed
-            if missed >= RENEW_AFTER_MISSED and self._number % RENEW_AFTER_MISSED == 0:
-                self._socket.renew_identifier()
+        elif window is self._small and self._socket is not None and self._long_silent():
+            self._socket.renew_identifier()
         return due
+
+    def _long_silent(self) -> bool:
+        due = self._number % RENEW_AFTER_MISSED == 0
+        return due and self._small.evaluate(self._clock.now()).missed >= RENEW_AFTER_MISSED
 
     def _open(self) -> None:
         self._socket = EchoSocket(self._source, self._destination, self._device, self._namespace)

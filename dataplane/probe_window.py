@@ -37,9 +37,9 @@ class _Question:
 class Judgement:
     """What the window says at one instant.
 
-    ``missed`` and ``good``: the newest run of due questions without, or of questions with, an answer (at most
-    :data:`WINDOW`). ``settled``: ``good`` has reached :data:`SETTLED_AFTER`. ``last_answered_s``: when the newest
-    answer came, None if there was none yet. ``round_trip_s``: smoothed, None without an answer.
+    ``missed`` and ``good``: the newest run of due questions without an answer (at most :data:`WINDOW`), or of questions
+    with one (counted up to :data:`SETTLED_AFTER`). ``settled``: ``good`` has got there. ``last_answered_s``: when the
+    newest answer came, None if there was none yet. ``round_trip_s``: smoothed, None without an answer.
     """
 
     word: Word
@@ -92,17 +92,24 @@ class ProbeWindow:
         is; *unknown*: there is none, or nobody has asked for a while (we were frozen or held up: our fault, not the
         path's).
         """
-        decided = [q.answered for q in self._questions if q.answered or q.due <= now]
-        missed = _run(decided, False)
-        good = _run(decided, True)
+        missed = good = 0
+        for question in reversed(self._questions):
+            if question.answered:
+                if missed or good == SETTLED_AFTER:
+                    break
+                good += 1
+            elif question.due <= now:
+                if good:
+                    break
+                missed += 1
         word: Word = "passing"
-        if not decided or now - self._questions[-1].sent > SILENT_INTERVALS * self._interval_s:
+        if not (missed or good) or now - self._questions[-1].sent > SILENT_INTERVALS * self._interval_s:
             word = "unknown"
         elif missed >= FAILING_AFTER:
             word = "failing"
         elif missed:
             word = "doubtful"
-        settled = good >= SETTLED_AFTER and word == "passing"
+        settled = good == SETTLED_AFTER and word == "passing"
         return Judgement(word, missed, good, settled, self._last_answered_s, self._round_trip_s)
 
     def _patience_s(self) -> float:
@@ -114,13 +121,3 @@ class ProbeWindow:
         # The usual gain of 1/8 (RFC 6298): one late answer must not double the patience.
         previous = self._round_trip_s
         self._round_trip_s = sample_s if previous is None else previous + (sample_s - previous) / 8
-
-
-def _run(values: list[bool], value: bool) -> int:
-    """How many of the last values are `value`, without a break."""
-    count = 0
-    for candidate in reversed(values):
-        if candidate is not value:
-            break
-        count += 1
-    return count

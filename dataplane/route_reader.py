@@ -158,7 +158,9 @@ def _route(body: bytes, names: dict[int, str | None]) -> Route | None:
     )
 
 
+@lru_cache(maxsize=16384)
 def _rule(body: bytes) -> Rule:
+    """Remembered: a gateway has one for each prefix, and they are read every few seconds."""
     family, to_length, source_length, _tos, table, _r1, _r2, _action, _flags = _RTMSG.unpack_from(body)
     found = dict(attributes(body, _RTMSG.size))
     source, to = _text(family, found.get(_FRA_SRC)), _text(family, found.get(_FRA_DST))

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from birdctl.commands import Network
+from birdctl.commands import Network, network
 from birdctl.render import Bfd, EdgeConfig, Session
 from dataplane.model import Address, KernelState, Link, Route
 from dataplane.nft_rules import EdgeRules
@@ -139,14 +139,14 @@ def nft_rules(config: EdgeAgentConfig, base: AgentBase) -> str | None:
 def probe_prefixes(tunnel: Tunnel) -> tuple[Network, ...]:
     """What the gateway always announces. The IPv6 one is there from the first IPv6 pool on: it makes the channel."""
     texts = [f"{tunnel.probe_ipv4}/32"] + ([f"{tunnel.probe_ipv6}/128"] if tunnel.probe_ipv6 else [])
-    return tuple(ip_network(text) for text in texts)
+    return tuple(network(text) for text in texts)
 
 
 def bird_config(config: EdgeAgentConfig, base: AgentBase) -> EdgeConfig | None:
     """The edge's private BIRD; None without a tunnel."""
     if not base.tunnels:
         return None
-    pools = tuple(ip_network(prefix) for prefix in base.accept)
+    pools = tuple(network(prefix) for prefix in base.accept)
     sessions = tuple(
         Session(
             name=tunnel.name,

@@ -33,6 +33,8 @@ from orchestrator.store.port import Change
 from orchestrator.store.records import RecordError, decode
 
 CHECK_EVERY_S = 2.0
+READ_BACK_EVERY_S = 10.0
+"""How often BIRD is asked for all that it announces, though nobody has asked for a change and it is as it was."""
 RETRY_S = 0.3
 REVIVE_EVERY_S = 0.5
 TICK_S = 0.25
@@ -69,6 +71,11 @@ class NodeAgent:
         self._wake, self._announce_wake = asyncio.Event(), asyncio.Event()
         self._preconditions: tuple[Precondition, ...] = ()
         self._problems = Problems(log)
+        self._wanted: tuple[NodeState, KernelState] | None = None
+        """What the kernel should hold, for that state: a thousand pools have a rule each, the same at each look."""
+        self._read_back_s = 0.0
+        """When BIRD is to be asked again though nothing seems to have changed."""
+        self._reported_answers = False
         self._announced: frozenset[str] = frozenset()
         """Pools that BIRD was last seen to announce."""
         self._leaving = False
@@ -140,7 +147,8 @@ class NodeAgent:
     async def _reconcile_all(self) -> None:
         while True:
             await self._reconcile()
-            self._announce_wake.set()
+            if await self._announcement_doubtful():
+                self._announce_wake.set()
             try:
                 async with asyncio.timeout(CHECK_EVERY_S):
                     await self._wake.wait()
@@ -153,23 +161,34 @@ class NodeAgent:
         self.turns += 1
         base = self._state.base
         self._reach.watch(sorted(self._neighbours()), base.probe_interval_ms)
-        wanted = project.kernel_state(self._config, self._state, self._responder)
-        if base.tunnels or self._told:  # a gateway that knows nothing must not tidy up
-            await self._converge(base, wanted)
+        wanted = self._kernel_wanted()
+        # A gateway that knows nothing must not tidy up.
+        found = await self._converge(base, wanted) if base.tunnels or self._told else None
         await self._configure_bird(base)
-        await self._check(wanted)
+        await self._check(wanted, found)
         self._report()
 
-    async def _converge(self, base: AgentBase, wanted: KernelState) -> None:
+    def _kernel_wanted(self) -> KernelState:
+        if self._wanted is None or self._wanted[0] is not self._state:
+            self._wanted = (self._state, project.kernel_state(self._config, self._state, self._responder))
+        return self._wanted[1]
+
+    async def _converge(self, base: AgentBase, wanted: KernelState) -> KernelState | None:
+        """What is there; None where something was changed, or went wrong, and has to be looked at again."""
         try:
             # The rules before the tunnels: a connection that came in before them would never be translated.
             await project.responder_for(base, self._responder).ensure(self._kernel.netlink)
-            await self._kernel.nft.ensure(project.nft_table(self._config, base, self._responder))
+            table = project.nft_table(self._config, base, self._responder)
+            await self._kernel.nft.ensure(table)
             await self._ensure_tunnels(base)
-            await self._kernel.apply(diff(await self._read(wanted), wanted))
+            actual = await self._read(wanted)
+            ops = diff(actual, wanted)
+            await self._kernel.apply(ops)
             self._problems.clear("kernel")
         except DataplaneError as error:
             self._problems.set("kernel", error)
+            return None
+        return None if ops else replace(actual, nft=table)
 
     async def _read(self, wanted: KernelState) -> KernelState:
         actual = await self._kernel.netlink.read(project.tables(self._config, self._state.base))
@@ -222,15 +241,14 @@ class NodeAgent:
         except (BirdError, ValueError) as error:
             self._problems.set("bird", error)
 
-    async def _check(self, wanted: KernelState) -> None:
+    async def _check(self, wanted: KernelState, found: KernelState | None) -> None:
         lan = self._config.lan.interface or self._lan_device
         names = ["net.ipv4.ip_forward", IPV6_FORWARDING]
         for device in ("all", *([lan] if lan else [])):
             names += [f"net.ipv4.conf.{device}.rp_filter", f"net.ipv4.conf.{device}.src_valid_mark"]
         try:
-            actual = await self._read(wanted)
+            actual = found or replace(await self._read(wanted), nft=await self._kernel.nft.read())
             sysctls = self._kernel.sysctls.read(names)
-            table = await self._kernel.nft.read()
         except DataplaneError as error:
             self._preconditions = (Precondition("kernel", False, str(error)),)
             return
@@ -244,7 +262,7 @@ class NodeAgent:
             check.tunnels(actual, wanted),
             check.routes(actual, wanted),
             check.rules(actual, wanted),
-            check.in_place("nft", table, project.nft_table(self._config, base, self._responder), "our nft rules"),
+            check.in_place("nft", actual.nft, project.nft_table(self._config, base, self._responder), "our nft rules"),
             *([check.lan_reverse_path(sysctls, lan)] if lan else []),
             Precondition("lan-address", lan is not None, "" if lan else f"no interface has {self._config.lan.address}"),
             Precondition("bird", "bird" not in self._problems, self._problems.get("bird")),
@@ -253,6 +271,15 @@ class NodeAgent:
     _lan_device: str | None = None
 
     # ---- announcing ------------------------------------------------------------------------------------------------
+
+    async def _announcement_doubtful(self) -> bool:
+        """Whether BIRD has to be asked for all that it announces: what a thousand pools take must not be done idly."""
+        if self._clock.now() >= self._read_back_s or self._answers() != self._reported_answers:
+            return True
+        try:
+            return not await self._applier.undisturbed()
+        except BirdError:
+            return True
 
     async def _announce_all(self) -> None:
         while True:
@@ -277,6 +304,7 @@ class NodeAgent:
             self._report_pools(pools, None, str(error))
             return False
         self._announced = frozenset(pool.pool for pool in applied.pools if pool.announced)
+        self._read_back_s = self._clock.now() + READ_BACK_EVERY_S
         self._report_pools(pools, applied, "")
         return True
 
@@ -312,13 +340,16 @@ class NodeAgent:
         )
         self._tell(self._keys.observed_base("node", self._config.name), report)
 
+    def _answers(self) -> bool:
+        """Whether answers find their way back, as far as it was checked."""
+        needed = [p.ok for p in self._preconditions if p.name in ("answer-routes", "answer-rules", "nft")]
+        return bool(needed) and all(needed)
+
     def _report_pools(self, pools: dict[str, NodePool], applied: Applied | None, error: str) -> None:
         exported = {pool.pool for pool in applied.pools if pool.announced} if applied else set()
-        answers = all(p.ok for p in self._preconditions if p.name in ("answer-routes", "answer-rules", "nft"))
+        answers = self._reported_answers = self._answers()
         prepared = frozenset(project.prefixes(self._state.pools))
         for name, pool in pools.items():
             known = prepared.issuperset(pool.prefixes)
-            report = NodePoolReport(
-                pool.epoch, name in exported, answers and known and bool(self._preconditions), error
-            )
+            report = NodePoolReport(pool.epoch, name in exported, answers and known, error)
             self._tell(self._keys.observed("node", self._config.name, "pool", name), report)

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from ipaddress import IPv4Address, ip_address, ip_network
+from ipaddress import IPv4Address, ip_address
 
-from birdctl.commands import Network
+from birdctl.commands import network
 from birdctl.render import Announcements, Bfd, GatewayConfig, PoolAnnouncement, Session
 from dataplane import nft_rules
-from dataplane.model import Address, KernelState, Link, Route, Rule, family_of
+from dataplane.model import Address, KernelState, Link, Route, Rule, canonical
 from dataplane.probe_namespace import ProbeNamespace
 from dataplane.sysctl import IPV6_FORWARDING
 from fsm.records import AgentBase, NodePool, Tunnel
@@ -96,7 +95,7 @@ def kernel_state(config: NodeAgentConfig, state: NodeState, responder: ProbeName
         sysctls[f"net.ipv4.conf.{device}.rp_filter"] = "2"
     for tunnel in base.tunnels[:1]:
         for prefix in prefixes(state.pools):
-            rules.add(Rule(family_of(prefix), SOURCE_RULE, answers_table(config, tunnel), source=prefix))
+            rules.add(Rule(canonical(prefix)[1], SOURCE_RULE, answers_table(config, tunnel), source=prefix))
     return KernelState(frozenset(links), frozenset(addresses), frozenset(routes), frozenset(rules), sysctls)
 
 
@@ -134,7 +133,7 @@ def bird_config(config: NodeAgentConfig, base: AgentBase) -> GatewayConfig | Non
         asn=first.gateway_asn,
         edge_asn=first.edge_asn,
         sessions=sessions,
-        probe_prefixes=tuple(ip_network(text) for text in sorted(probes)),
+        probe_prefixes=tuple(network(text) for text in sorted(probes)),
         announce_file=config.bird.announce_file,
         hold_time_s=base.hold_time_s,
         bfd=Bfd(base.bfd_interval_ms, base.bfd_multiplier),
@@ -142,16 +141,11 @@ def bird_config(config: NodeAgentConfig, base: AgentBase) -> GatewayConfig | Non
     )
 
 
-@lru_cache(maxsize=65536)
-def _network(prefix: str) -> Network:
-    return ip_network(prefix)
-
-
 def announcements(pools: Mapping[str, NodePool]) -> Announcements:
     """What BIRD shall announce."""
     return Announcements(
         tuple(
-            PoolAnnouncement(name, tuple(_network(prefix) for prefix in pool.prefixes), pool.announce)
+            PoolAnnouncement(name, tuple(network(prefix) for prefix in pool.prefixes), pool.announce)
             for name, pool in sorted(pools.items())
         )
     )

@@ -217,6 +217,12 @@ class FakeApplier:
     text: str = ""
     announced: Announcements | None = None
     failing: BirdError | None = None
+    started: int = 0
+    """How often BIRD was started, or configured by another hand."""
+    read_back: int = -1
+    """`started` as it was when all was read back last."""
+    asked: int = 0
+    """How often it was asked for all that it announces."""
 
     async def configure(self, text: str) -> Applied:
         await asyncio.sleep(0)
@@ -231,10 +237,17 @@ class FakeApplier:
         await asyncio.sleep(0)
         if self.failing is not None:
             raise self.failing
+        self.read_back = self.started
+        self.asked += 1
         if wanted != self.announced:
             self.done.append(("bird", tuple(p.pool for p in wanted.pools if p.announced)))
         self.announced = wanted
         return Applied(True, False, tuple(PoolExport(p.pool, p.announced, (), ()) for p in wanted.pools))
+
+    async def undisturbed(self) -> bool:
+        if self.failing is not None:
+            raise self.failing
+        return self.read_back == self.started
 
 
 @dataclass

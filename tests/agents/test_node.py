@@ -1,8 +1,10 @@
 """The node agent: answers on every gateway, announcements only by order, preconditions, and leaving."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from dataplane.errors import DataplaneError
 from dataplane.model import Link
 from fsm.records import AgentBase
 from orchestrator.agents import node as node_module
+from orchestrator.agents import node_state as project
 from tests.agents.fakes import base, change, eventually
 from tests.agents.node_world import BASE_KEY, NodeWorld, gateway, node_pool
 
@@ -214,6 +217,71 @@ async def test_without_bird_it_is_not_ready_and_says_so_and_catches_up(world: No
         await eventually(lambda: (r := world.report()) is not None and r.epoch == 2 and not r.error, "caught up")
         assert world.announced() == set()
     assert len([f for e, f in world.said if e == "problem" and f["where"] == "bird"]) == 1, "said once"
+
+
+async def checked(world: NodeWorld, times: int) -> None:
+    """Wait until the machine was looked at so often."""
+    begun = world.agent.turns
+    await eventually(lambda: world.agent.turns >= begun + 2 * times, f"{times} checks")
+
+
+async def test_bird_is_not_asked_for_everything_while_nothing_disturbs_it(world: NodeWorld) -> None:
+    async with gateway(world):
+        await checked(world, 2)
+        before = world.applier.asked
+        await checked(world, 5)
+        assert world.applier.asked == before
+        world.applier.started += 1
+        await eventually(lambda: world.applier.asked > before, "BIRD was configured by another hand: read back")
+
+
+async def test_bird_is_asked_for_everything_at_each_period(world: NodeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "READ_BACK_EVERY_S", 0.1)
+    async with gateway(world):
+        before = world.applier.asked
+        await eventually(lambda: world.applier.asked > before + 2, "read back again and again")
+
+
+async def test_a_machine_that_is_as_it_should_be_is_read_once_a_check(
+    world: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway(world) as agent:
+        await checked(world, 2)
+        done: Counter[str] = Counter()
+        for owner, name in ((agent._kernel.netlink, "read"), (agent._kernel.nft, "read"), (agent, "_check")):
+            _count(done, owner, name, monkeypatch)
+        await checked(world, 5)
+        assert done["_check"] >= 4
+        assert done["read"] <= 2 * (done["_check"] + 1), "once the kernel's tables, and once nft's"
+
+
+def _count(done: Counter[str], owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = getattr(owner, name)
+
+    async def counted(*arguments: Any, **named: Any) -> Any:
+        done[name] += 1
+        return await real(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, counted)
+
+
+async def test_what_a_state_asks_of_the_kernel_is_worked_out_once(
+    world: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway(world):
+        worked: list[str] = []
+        real = project.kernel_state
+
+        def counted(*arguments: Any) -> Any:
+            worked.append("state")
+            return real(*arguments)
+
+        monkeypatch.setattr(project, "kernel_state", counted)
+        await checked(world, 4)
+        assert worked == []
+        world.tell(("mail", node_pool(False, 2, ("192.0.2.64/26",))))
+        await eventually(lambda: any(r.source == "192.0.2.64/26" for r in world.kernel.state.rules), "its rule")
+        assert len(worked) == 1
 
 
 async def test_an_interface_of_our_name_that_is_not_ours(world: NodeWorld) -> None:

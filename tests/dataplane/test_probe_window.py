@@ -108,8 +108,10 @@ def test_repeated_and_unknown_answers_are_told_apart() -> None:
 
 
 def test_the_window_is_bounded() -> None:
-    window = answered(WINDOW * 3)
-    assert window.evaluate(WINDOW * 3 * INTERVAL).good == WINDOW
+    window = ProbeWindow(INTERVAL)
+    for n in range(WINDOW * 3):
+        window.sent(n, n * INTERVAL)
+    assert window.evaluate(WINDOW * 3 * INTERVAL).missed == WINDOW
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=200))
@@ -122,5 +124,6 @@ def test_word_and_counts_agree_with_a_plain_reading(outcomes: list[bool]) -> Non
     judgement = window.evaluate(len(outcomes) * INTERVAL)
     expected = "passing" if outcomes[-1] else "failing" if outcomes[-2:] == [False, False] else "doubtful"
     assert judgement.word == expected
-    assert (judgement.missed == 0) == outcomes[-1]
-    assert (judgement.good == 0) == (not outcomes[-1])
+    run = next((n for n, outcome in enumerate(reversed(outcomes)) if outcome != outcomes[-1]), len(outcomes))
+    assert judgement.missed == (0 if outcomes[-1] else min(run, WINDOW))
+    assert judgement.good == (min(run, SETTLED_AFTER) if outcomes[-1] else 0)

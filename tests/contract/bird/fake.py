@@ -39,6 +39,8 @@ class FakeBird:
     sessions_up: bool = True
     protocols: dict[str, _Protocol] = field(default_factory=dict)
     commands: list[str] = field(default_factory=list)
+    starts: int = 0
+    configured: int = 0
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
     _running: asyncio.Event = field(default_factory=asyncio.Event)
@@ -46,6 +48,7 @@ class FakeBird:
     async def start(self) -> None:
         """Read the configuration and listen."""
         self.protocols = self._read(self.config_file)
+        self.starts += 1
         self._running.set()
         self._server = await asyncio.start_unix_server(self._serve, self.socket_path)
 
@@ -109,7 +112,8 @@ class FakeBird:
             case ["status"]:
                 return (
                     "1000-BIRD 2.0.12\n1011-Router ID is 10.77.0.1\n Hostname is fake\n"
-                    f" Last reboot on {_SINCE}\n Last reconfiguration on {_SINCE}\n0013 Daemon is up and running\n"
+                    f" Last reboot on {_SINCE}{self.starts}\n Last reconfiguration on {_SINCE}{self.configured}\n"
+                    "0013 Daemon is up and running\n"
                 )
             case ["protocols"]:
                 return self._show_protocols()
@@ -144,6 +148,7 @@ class FakeBird:
         if words[:1] == ["check"]:
             return reading + "0020 Configuration OK\n"
         self.protocols = fresh
+        self.configured += 1
         return reading + "0003 Reconfigured\n"
 
     def _read(self, path: Path) -> dict[str, _Protocol]:

@@ -1,7 +1,9 @@
 """One suite for BIRD and for its fake: what we ask of a gateway's BIRD."""
 
 import asyncio
-from ipaddress import ip_address
+from collections import Counter
+from ipaddress import ip_address, ip_network
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,7 @@ from birdctl.errors import BirdRefused, BirdTimeout, BirdUnreachable, BirdUnsett
 from birdctl.protocol import Reply
 from birdctl.render import Announcements, PoolAnnouncement
 from birdctl.replies import Code
-from tests.contract.bird.gateways import Gateway, LoopClock, until_seen, until_up
+from tests.contract.bird.gateways import FakeGateway, Gateway, LoopClock, until_seen, until_up
 from tests.contract.bird.pair import GATEWAY_SESSION, POOL_4, POOL_6, POOL_B, PROBES
 
 DEADLINE_S = 0.5
@@ -82,6 +84,56 @@ async def test_a_foreign_hand_is_put_right(gateway: Gateway, bird: Bird) -> None
     put_right = await applier.announce(web(True))
     assert (put_right.changed, put_right.reloaded) == (False, True)
     await until_seen(gateway, {POOL_4, POOL_6})
+
+
+async def test_who_started_or_configured_it_since_disturbed_it(gateway: Gateway, applier: Applier, bird: Bird) -> None:
+    async def at_rest() -> None:
+        """BIRD stamps a reconfiguration when it is over, which may be after it was read back."""
+        async with asyncio.timeout(10):
+            await applier.announce(web(True))
+            while not await applier.undisturbed():
+                await asyncio.sleep(0.05)
+                await applier.announce(web(True))
+
+    assert not await applier.undisturbed(), "nothing was read back yet"
+    await at_rest()
+    await bird.configure_soft()
+    async with asyncio.timeout(10):
+        while await applier.undisturbed():
+            await asyncio.sleep(0.05)
+    await at_rest()
+    await gateway.kill()
+    with pytest.raises(BirdUnreachable):
+        await applier.undisturbed()
+    await gateway.start()
+    await until_seen(gateway, {POOL_4, POOL_6})
+    assert not await applier.undisturbed()
+
+
+async def test_a_reload_names_each_pool_a_few_times_only(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it named all of them for each of them: with a thousand pools that was seconds of work."""
+    gateway = FakeGateway(short_folder)
+    await gateway.start()
+    client = BirdClient(gateway.socket_path, timeout_s=10)
+    applier = Applier(
+        Bird(client), LoopClock(), config_file=gateway.config_file, announce_file=gateway.announce_file, settle_s=0.05
+    )
+    many = [PoolAnnouncement(f"p-{n}", (ip_network(f"198.18.0.{n}/32"),), True) for n in range(200)]
+    named: Counter[str] = Counter()
+    real = PoolAnnouncement.protocols
+
+    def counted(self: PoolAnnouncement) -> tuple[str, ...]:
+        named[self.pool] += 1
+        return real(self)
+
+    monkeypatch.setattr(PoolAnnouncement, "protocols", counted)
+    wanted = Announcements(tuple(many))
+    assert (await applier.announce(wanted)).reloaded
+    await Bird(client).disable("bgplb_pool_p_7")
+    assert (await applier.announce(wanted)).reloaded
+    assert max(named.values()) < 20
+    await client.close()
+    await gateway.kill()
 
 
 async def test_a_new_pool_keeps_the_session_and_a_dropped_one_leaves(
