@@ -14,7 +14,7 @@ from pathlib import Path
 
 from birdctl import names
 from birdctl.commands import Bird, BirdStatus, Network, ProtocolState
-from birdctl.errors import BirdRefused, BirdUnsettled
+from birdctl.errors import BirdFileUnwritable, BirdRefused, BirdUnsettled
 from birdctl.render import Announcements, announcements_text
 from birdctl.replies import Code
 from fsm.ports import Clock
@@ -87,7 +87,7 @@ class Applier:
         """Make `text` the whole configuration file, and load it unless this object already has.
 
         Raises BirdRefused (the file before is back in place), BirdUnreachable and BirdTimeout (the new
-        file stays: BIRD reads it when it starts).
+        file stays: BIRD reads it when it starts), BirdFileUnwritable (nothing changed).
         """
         async with self._lock:
             before = _read(self._config_file)
@@ -112,7 +112,7 @@ class Applier:
         Withdrawals are never held up by a configuration that BIRD refuses: they are given as commands
         first. Raises BirdRefused (the file before is back if the fault is in ours, else ours stays),
         BirdUnreachable and BirdTimeout (the new file stays, what BIRD did is unknown: read back),
-        BirdUnsettled.
+        BirdUnsettled, BirdFileUnwritable (nothing changed).
         """
         async with self._lock:
             text = announcements_text(wanted)
@@ -253,9 +253,12 @@ def _read(path: Path) -> str | None:
 
 def _write(path: Path, text: str) -> None:
     fresh = path.with_name(path.name + ".new")
-    fresh.write_text(text)
-    fresh.chmod(_FILE_MODE)
-    fresh.replace(path)
+    try:
+        fresh.write_text(text)
+        fresh.chmod(_FILE_MODE)
+        fresh.replace(path)
+    except OSError as error:
+        raise BirdFileUnwritable(path, error) from error
 
 
 def _restore(path: Path, text: str | None) -> None:

@@ -11,6 +11,14 @@ class ProtocolError(BirdError):
     """The bytes on the socket are not BIRD's control protocol, or a reply is larger than allowed."""
 
 
+class BirdFileUnwritable(BirdError):
+    """A file that BIRD reads could not be written: what is in force, and what it says, is as it was."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        self.path = path
+        super().__init__(f"{path}: can't be written: {error.strerror}; is its file system full?")
+
+
 class BirdUnreachable(BirdError):
     """No BIRD answers at this socket: absent, refused, or the connection ended in mid-command.
 

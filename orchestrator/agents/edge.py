@@ -24,6 +24,7 @@ from fsm.ports import Clock
 from fsm.records import AgentBase, EdgePool, EdgeReport, GatewayWitness
 from orchestrator.agents import edge_state as project
 from orchestrator.agents.edge_state import EdgeState
+from orchestrator.agents.kept import Kept
 from orchestrator.agents.link import AgentLink
 from orchestrator.agents.moves import Moves, Order
 from orchestrator.agents.plans import carried_out, due_plans
@@ -66,14 +67,14 @@ class EdgeAgent:
     ) -> None:
         self._config, self._instance, self._keys, self._clock = config, instance, keys, clock
         self._kernel, self._wireguard, self._sessions, self._applier = kernel, wireguard, sessions, applier
-        self._state, self._save, self._log = state, save, log
+        self._problems, self._log = Problems(log), log
+        self._kept = Kept(state, save, self._problems)
         self._steering = Steering(wireguard, kernel.netlink, clock, config.tables.main, state.parking_key)
         self._events = RouteEvents(config.tables.signal, self._on_route, self._report_all)
         self._watch = Watch(config, clock, sessions, lambda _state: self._observe())
         self._orders: dict[str, tuple[EdgePool, int]] = {}
         self._orders_wake, self._base_wake = asyncio.Event(), asyncio.Event()
         self._kernel_turn = asyncio.Lock()
-        self._problems = Problems(log)
         self._stirred = False  # a session came or went: look within a second what else did
         self._tunnels = Tunnels(config, wireguard, state.parking_key, state.endpoints)
         self._moves = Moves(
@@ -90,6 +91,10 @@ class EdgeAgent:
         self.link: AgentLink | None = None
         self.turns = 0
 
+    @property
+    def _state(self) -> EdgeState:
+        return self._kept.state
+
     # ---- being told ------------------------------------------------------------------------------------------------
 
     def on_desired(self, changes: tuple[Change, ...]) -> None:
@@ -100,8 +105,7 @@ class EdgeAgent:
                 key = self._keys.parse(change.key)
                 if isinstance(key, DesiredBaseKey) and change.value is not None:
                     self._told = True
-                    self._state = project.told(self._state, decode(change.value, AgentBase, change.key))
-                    self._save(self._state)
+                    self._kept.soon(project.told(self._state, decode(change.value, AgentBase, change.key)))
                     self._base_wake.set()
                 elif isinstance(key, DesiredKey) and key.type == "pool":
                     if change.value is not None:
@@ -118,12 +122,10 @@ class EdgeAgent:
         """Their deletion was confirmed everywhere; only the fence's numbers stay."""
         if not pools:
             return
+        self._kept.soon(replace(self._state, fence=fence.forget(self._state.fence, *pools)))
         for pool in pools:
             self._orders.pop(pool, None)
             self._moves.forget(pool)
-        self._state = replace(self._state, fence=fence.forget(self._state.fence, *pools))
-        self._save(self._state)
-        for pool in pools:
             self._tell(self._keys.observed("edge", self._config.name, "pool", pool), None)
 
     def _forget_deleted(self) -> None:
@@ -185,7 +187,7 @@ class EdgeAgent:
         self._report_pools(due)
         if failed:
             self._base_wake.set()
-        return not failed
+        return not failed and self._problems.get("disk") == ""
 
     def _accept(self, due: Mapping[str, tuple[EdgePool, int]]) -> list[Order]:
         """The commands that the fence lets pass, and it is on disk that it did."""
@@ -195,11 +197,14 @@ class EdgeAgent:
             if not refusal.stale:
                 self._log("command refused", pool=pool, reason=refusal.reason)
                 self._moves.at(pool).error = refusal.reason
-        if verdict != before:
-            self._state = replace(self._state, fence=verdict)
-            self._save(self._state)
+        passed = {pool: order for pool, order in due.items() if pool not in refused}
+        if verdict != before and not self._kept.first(replace(self._state, fence=verdict)):
+            for pool in passed:
+                self._moves.at(pool).error = self._problems.get("disk")
+                self._orders.setdefault(pool, due[pool])
+            return []
         old = {pool: accepted.command for pool, accepted in before.pools.items()}
-        return [Order(pool, command, old.get(pool)) for pool, (command, _) in due.items() if pool not in refused]
+        return [Order(pool, command, old.get(pool)) for pool, (command, _) in passed.items()]
 
     def _depart(self, orders: Iterable[Order], now: float) -> None:
         """What was read back of the last command must not pass for a confirmation of this one; and clocks start."""
@@ -238,7 +243,7 @@ class EdgeAgent:
                 failed = await self._moves.carry_out(orders)
                 self._arrive(moved)
                 if moved:
-                    self._save(self._state)
+                    self._kept.soon(self._state)
             for order in orders:
                 command = order.command
                 self._log("plan carried out", pool=order.pool, owner=command.owner, epoch=command.epoch)
@@ -251,7 +256,7 @@ class EdgeAgent:
     def _advance(self, pools: Collection[str]) -> list[str]:
         """Take the plans' numbers; the pools whose plan was not refused because another has a prefix by now."""
         after, refused = fence.execute_all(self._state.fence, list(pools))
-        self._state = replace(self._state, fence=after)
+        self._kept.state = replace(self._state, fence=after)
         for pool, reason in refused.items():
             self._moves.at(pool).error = reason
         return [pool for pool in pools if pool not in refused]
@@ -263,7 +268,7 @@ class EdgeAgent:
         done = carried_out(self._state.fence.pools, {route.prefix: route.device for route in routes}, devices)
         recovered = self._advance(done)
         if recovered:
-            self._save(self._state)
+            self._kept.soon(self._state)
         for pool in recovered:
             command = self._state.fence.pools[pool].command
             self._log("plan found carried out", pool=pool, owner=command.owner, epoch=command.epoch)
@@ -292,7 +297,8 @@ class EdgeAgent:
 
     async def _reconcile(self) -> None:
         """Make everything as it should be; what can't be done is reported and tried again."""
-        self._state = project.released(self._state)
+        self._kept.settle()
+        self._kept.state = project.released(self._state)
         base = self._state.base
         self._forget_deleted()
         await self._ensure_tunnels(base)
@@ -318,8 +324,7 @@ class EdgeAgent:
     async def _ensure_tunnels(self, base: AgentBase) -> None:
         await self._tunnels.ensure(base)
         if self._tunnels.endpoints != self._state.endpoints:
-            self._state = replace(self._state, endpoints=self._tunnels.endpoints)
-            self._save(self._state)
+            self._kept.soon(replace(self._state, endpoints=self._tunnels.endpoints))
         self._problems.exactly("tunnel", self._tunnels.problems)
         try:
             async with self._kernel_turn:
@@ -409,13 +414,8 @@ class EdgeAgent:
         return EdgeReadings(self._state.fence, self._watch.probes(self._tunnels.lanes), self._events.overruns)
 
     def _report_base(self, witnesses: Mapping[str, GatewayWitness]) -> None:
-        report = EdgeReport(
-            instance=self._instance,
-            gateways=witnesses,
-            bird="up" if self._sessions.bird_answers else "silent",
-            highest_epoch=self._state.fence.highest_epoch,
-            problems=self._problems.told(),
-        )
+        bird, highest = "up" if self._sessions.bird_answers else "silent", self._state.fence.highest_epoch
+        report = EdgeReport(self._instance, witnesses, bird, highest, problems=self._problems.told())
         self._tell(self._keys.observed_base("edge", self._config.name), report)
 
     def _report_pools(self, pools: Iterable[str]) -> None:

@@ -22,6 +22,7 @@ from fsm.ports import Clock
 from fsm.records import AgentBase, NodePool, NodePoolReport, NodeReport, Precondition, Tunnel
 from orchestrator.agents import node_state as project
 from orchestrator.agents import preconditions as check
+from orchestrator.agents.kept import Kept
 from orchestrator.agents.link import AgentLink
 from orchestrator.agents.node_state import NodeState
 from orchestrator.agents.problems import Problems
@@ -64,13 +65,14 @@ class NodeAgent:
     ) -> None:
         self._config, self._instance, self._keys, self._clock = config, instance, keys, clock
         self._kernel, self._wireguard, self._applier, self._reach = kernel, wireguard, applier, reach
-        self._responder, self._state, self._save, self._log = responder, state, save, log
+        self._responder, self._log = responder, log
+        self._problems = Problems(log)
+        self._kept = Kept(state, save, self._problems)
         self._pools: dict[str, NodePool] = {}
         """As the store says now; empty until it has spoken, so that nothing is announced from memory."""
         self._told = False
         self._wake, self._announce_wake = asyncio.Event(), asyncio.Event()
         self._preconditions: tuple[Precondition, ...] = ()
-        self._problems = Problems(log)
         self._wanted: tuple[NodeState, KernelState] | None = None
         """What the kernel should hold, for that state: a thousand pools have a rule each, the same at each look."""
         self._read_back_s = 0.0
@@ -83,6 +85,10 @@ class NodeAgent:
         reach.on_change = self._report
         self.link: AgentLink | None = None
         self.turns = 0
+
+    @property
+    def _state(self) -> NodeState:
+        return self._kept.state
 
     # ---- being told ------------------------------------------------------------------------------------------------
 
@@ -103,8 +109,7 @@ class NodeAgent:
         widened = base != self._state.base or project.prefixes(pools) != project.prefixes(self._state.pools)
         self._pools = pools
         if widened:
-            self._state = replace(self._state, base=base, pools=pools)
-            self._save(self._state)
+            self._kept.soon(replace(self._state, base=base, pools=pools))
             self._wake.set()
         self._announce_wake.set()
 
@@ -159,6 +164,7 @@ class NodeAgent:
     async def _reconcile(self) -> None:
         """Make everything but announcements as it should be, then check what a gateway must be."""
         self.turns += 1
+        self._kept.settle()
         base = self._state.base
         self._reach.watch(sorted(self._neighbours()), base.probe_interval_ms)
         wanted = self._kernel_wanted()
@@ -206,8 +212,7 @@ class NodeAgent:
                 await self._wireguard.update(device, updates)
             endpoint = project.endpoint(tunnel)
             if self._state.endpoints.get(tunnel.name) != endpoint:
-                self._state = replace(self._state, endpoints={**self._state.endpoints, tunnel.name: endpoint})
-                self._save(self._state)
+                self._kept.soon(replace(self._state, endpoints={**self._state.endpoints, tunnel.name: endpoint}))
 
     async def _revive(self) -> None:
         """Begin tunnels anew that have fallen silent, as after a reboot of the edge."""

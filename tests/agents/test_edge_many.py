@@ -136,7 +136,7 @@ async def test_an_audit_of_hundreds_reads_each_thing_once(world: EdgeWorld, monk
 
 async def test_a_restart_recovers_plans_with_one_reading(world: EdgeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     async with carrying(world, FEW, plan=(Plan("gw-b", 4, 3),)) as agent:
-        agent._save = lambda _state: None  # killed before the disk had it
+        agent._kept.save = lambda _state: None  # killed before the disk had it
         die(world)
         await owned(world, FEW, "gw-b", 4)
     world.link.told.clear()

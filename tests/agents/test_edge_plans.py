@@ -14,6 +14,7 @@ from dataplane.errors import KernelRefused
 from fsm.records import EdgePool, Plan
 from orchestrator.agents.edge import EdgeAgent
 from orchestrator.agents.edge_state import EdgeState
+from orchestrator.agents.statefile import StateFileError
 from tests.agents.edge_world import EdgeWorld, command
 from tests.agents.fakes import MAIL, WEB, base, eventually
 
@@ -95,7 +96,7 @@ async def test_it_died_between_the_kernel_and_the_disk(world: EdgeWorld) -> None
 
     with pytest.raises(ExceptionGroup):
         async with armed(world) as agent:
-            agent._save = killed
+            agent._kept.save = killed
             die(world)
             await asyncio.sleep(0.1)
     assert world.kernel.routes_to(PREFIX) == ["bgplb-g1"]
@@ -106,6 +107,23 @@ async def test_it_died_between_the_kernel_and_the_disk(world: EdgeWorld) -> None
         assert report.executed_plan == 4
         assert world.kernel.routes_to(PREFIX) == ["bgplb-g1"]
         assert world.since(mark, "kernel", "wireguard") == []
+
+
+async def test_a_full_disk_keeps_no_plan_from_being_carried_out(world: EdgeWorld) -> None:
+    """The plan is on disk since it was armed, and what was done by it the kernel knows."""
+
+    def full(state: EdgeState) -> None:
+        raise StateFileError("edge.json: can't be written: is the disk full?")
+
+    async with armed(world) as agent:
+        agent._kept.save = full
+        die(world)
+        report = await world.confirmed(command("gw-b", 4))
+        assert report.executed_plan == 4
+        await eventually(lambda: any("disk full" in p for p in world.seen().problems), "the problem", 5.0)
+    async with world.running() as again:
+        await world.confirmed(command("gw-b", 4))
+        assert again._state.fence.highest_epoch == 4
 
 
 async def test_the_leaders_next_command_ends_it(world: EdgeWorld) -> None:
