@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 
 from fsm.effects import AppendHistory, Effect, ForgetMachine, SaveMachine, TakeEpoch
 from fsm.events import Event, PoolEvent
-from fsm.pool import DEADLINES_MS, POOL
+from fsm.pool import DEADLINES_MS, MOVING, POOL
 from fsm.pool_acts import PoolDraft
 from fsm.records import EdgeView, HistoryEntry, PoolRecord
 from fsm.types import Instant, PoolState
 
 MAX_EVENTS_PER_SETTLE = 16
 """More events than a pool has states can't follow from one look at the world: it would be a loop in the table."""
+
+MAX_DOUBLINGS = 5
+"""Deadlines grow to 32 times their length: half a minute for the first of a move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +98,28 @@ def resume(record: PoolRecord, instant: Instant, leader: str) -> PoolRecord:
     """
     if record.leader == leader and not _ahead(record, instant):
         return record
-    return replace(record, leader=leader, deadline_s=_deadline(record.state, instant), moves_s=(), backoff_ms=0)
+    return replace(record, leader=leader, deadline_s=_deadline(record, instant), moves_s=(), backoff_ms=0)
 
 
 def _ahead(record: PoolRecord, instant: Instant) -> bool:
-    longest = _deadline(record.state, instant)
+    longest = _deadline(record, instant)
     late = record.deadline_s is not None and longest is not None and record.deadline_s > longest
     return late or any(moved_s > instant.now_s for moved_s in record.moves_s)
 
 
-def _deadline(state: str, instant: Instant) -> float | None:
-    limit_ms = DEADLINES_MS[PoolState(state)]
-    return None if limit_ms is None else instant.now_s + limit_ms / 1000
+def _deadline(record: PoolRecord, instant: Instant) -> float | None:
+    """Each one that passes doubles the next of the same move: what an edge always refuses is not asked for faster."""
+    limit_ms = DEADLINES_MS[PoolState(record.state)]
+    patience = 2 ** min(record.retries, MAX_DOUBLINGS)
+    return None if limit_ms is None else instant.now_s + limit_ms * patience / 1000
 
 
 def _enter(draft: PoolDraft, before: PoolRecord) -> PoolRecord:
     """The record after the row: state, its deadline, and what led to it."""
-    event, record = draft.event, draft.record
+    event = draft.event
     moved = draft.state != before.state
+    goes_on = not moved or {draft.state, before.state} <= set(MOVING)
+    record = replace(draft.record, state=draft.state, retries=draft.record.retries if goes_on else 0)
     last_move = dict(record.last_move)
     if record.epoch != before.epoch and record.target is not None:
         last_move = {"from": before.owner or "", "to": record.target, "epoch": record.epoch, "cause": event.cause}
@@ -121,9 +128,8 @@ def _enter(draft: PoolDraft, before: PoolRecord) -> PoolRecord:
         last_move[f"{phase}_ms"] = value
     return replace(
         record,
-        state=draft.state,
         since_ms=draft.instant.wall_ms if moved else record.since_ms,
-        deadline_s=_deadline(draft.state, draft.instant),
+        deadline_s=_deadline(record, draft.instant),
         cause=event.cause if moved or record.epoch != before.epoch else record.cause,
         evidence=dict(event.evidence) or record.evidence,
         last_move=last_move,

@@ -5,7 +5,7 @@ None when nothing does. So a leader that takes over half-way needs no memory of 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fsm.events import Event, PoolEvent
 from fsm.placement import rank
@@ -199,13 +199,17 @@ def _edge_renewed(record: PoolRecord, view: PoolView) -> Event | None:
     """
     if not record.epoch or record.state not in (S.ACTIVE_HEALTHY, S.IDLE, S.STRANDED, S.HELD, S.TERMINATING):
         return None
-    renewed = tuple(name for name in _fresh_edges(view) if _is_another(record, name, incarnation_of(view.edges[name])))
+    renewed = _renewed(record, view)
     if renewed:
         return Event(E.EDGE_RENEWED, f"{', '.join(renewed)} began anew", record.owner, targets=renewed)
     ahead = tuple(name for name, report in view.edge_reports.items() if report.epoch > record.epoch)
     if ahead and record.state == S.TERMINATING:
         return Event(E.EDGE_RENEWED, f"{', '.join(ahead)} ahead of the store", targets=ahead)
     return None
+
+
+def _renewed(record: PoolRecord, view: PoolView) -> tuple[str, ...]:
+    return tuple(name for name in _fresh_edges(view) if _is_another(record, name, incarnation_of(view.edges[name])))
 
 
 def _is_another(record: PoolRecord, edge: str, now: str) -> bool:
@@ -276,7 +280,8 @@ def _moving(record: PoolRecord, view: PoolView) -> Event | None:
     if target is None or target.judgement in BAD:
         evidence = target.evidence if target else {}
         return Event(E.TARGET_LOST, "target unfit", _best(record, view, record.target), evidence=evidence)
-    return _deadline(record, view, _best(record, view, record.target) or (record.target if target.ready else None))
+    late = _deadline(record, view, _best(record, view, record.target) or (record.target if target.ready else None))
+    return replace(late, targets=_renewed(record, view)) if late else None
 
 
 def _settling(record: PoolRecord, view: PoolView) -> Event | None:

@@ -46,6 +46,11 @@ def not_switched(d: PoolDraft) -> bool:
     return not d.record.switched
 
 
+def same_target(d: PoolDraft) -> bool:
+    """The same once more, and every edge is the one that has heard the number; `targets` are those that are not."""
+    return d.event.target is not None and d.event.target == d.record.target and not d.event.targets
+
+
 def serves(d: PoolDraft) -> bool:
     return d.event.serves
 
@@ -184,6 +189,11 @@ def announce(d: PoolDraft) -> None:
 
 def silence(d: PoolDraft) -> None:
     d.change(announce=False)
+
+
+def be_patient(d: PoolDraft) -> None:
+    """Wait longer the next time. The same order is not given again under another number: the edge has it already."""
+    d.change(retries=d.record.retries + 1)
 
 
 def clear_target(d: PoolDraft) -> None:

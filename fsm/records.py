@@ -320,6 +320,7 @@ class PoolRecord:
     `owner` holds the pool (or did, until the move is effective); `target` is where it is going; `epoch` numbers the
     newest owner change, `base_epoch` the one before, in force at the edges while a planned move is being prepared.
     `addresses` are the prefixes that the epoch was taken for.
+    `retries`: deadlines that have passed in this move; each doubles the next one.
     `deadline_s` and `moves_s` are on the clock of `leader`, `since_ms` is wall time for people.
     """
 
@@ -336,6 +337,7 @@ class PoolRecord:
     edges: Mapping[str, EdgeView] = field(default_factory=dict)
     since_ms: int = 0
     deadline_s: float | None = None
+    retries: int = 0
     moves_s: tuple[float, ...] = ()
     backoff_ms: int = 0
     leader: str = ""

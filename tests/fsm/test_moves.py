@@ -332,16 +332,6 @@ def test_edge_that_cannot_do_it_makes_the_leader_try_the_next() -> None:
     assert world.state == S.ACTIVE_HEALTHY and world.machine.owner == "gw-c"
 
 
-def test_the_only_candidate_is_tried_again() -> None:
-    world = settled()
-    world.edges["edge-1"].stuck = True
-    world.power_cut("gw-a")
-    mark = len(world.history)
-    world.run(3)
-    assert {e.to_state for e in world.history[mark:]} == {S.FAILURE_DETECTED}
-    assert world.machine.target == "gw-b" and world.machine.epoch == 5, "each try takes a number"
-
-
 # ---- advertisement -----------------------------------------------------------------------------------------------
 
 

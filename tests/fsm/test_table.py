@@ -164,7 +164,21 @@ EXPECTED: list[Expectation] = [
         (S.FAILURE_DETECTED, S.WITHDRAWN),
         {},
         S.FAILURE_DETECTED,
-        {"owner": "gw-b", "target": "gw-c", "epoch": 8},
+        {"owner": "gw-b", "target": "gw-c", "epoch": 8, "retries": 1},
+    ),
+    (
+        event(E.DEADLINE_PASSED, "gw-b"),
+        (S.FAILURE_DETECTED, S.WITHDRAWN),
+        {"retries": 2},
+        None,
+        {"owner": "gw-a", "target": "gw-b", "epoch": 5, "retries": 3},
+    ),
+    (
+        Event(E.DEADLINE_PASSED, "a cause", target="gw-b", targets=("edge-1",)),
+        (S.FAILURE_DETECTED, S.WITHDRAWN),
+        {},
+        S.FAILURE_DETECTED,
+        {"owner": "gw-b", "target": "gw-b", "epoch": 8, "retries": 1},
     ),
     (event(E.DEADLINE_PASSED), (S.FAILURE_DETECTED, S.WITHDRAWN), {}, S.STRANDED, SENT),
     (event(E.DEADLINE_PASSED, "gw-c"), (S.DRAINING,), {}, S.ACTIVE_HEALTHY, STAYED),
@@ -186,7 +200,7 @@ EXPECTED: list[Expectation] = [
         NEW | {"moves_s": (1000.0,)},
     ),
     (event(E.DEADLINE_PASSED), (S.STANDBY_ADVERTISING,), {}, S.STRANDED, {"owner": "gw-a", "plan": PLAN, "epoch": 5}),
-    (event(E.DEADLINE_PASSED), (S.TERMINATING,), {}, S.TERMINATING, {"deadline_s": 1030.0}),
+    (event(E.DEADLINE_PASSED), (S.TERMINATING,), {}, S.TERMINATING, {"deadline_s": 1060.0}),
     (event(E.HOLD_REQUESTED), (S.PENDING,), {}, S.HELD, {"plan": ()}),
     (event(E.HOLD_REQUESTED), (S.ACTIVE_HEALTHY, S.IDLE, S.STRANDED), {}, S.HELD, {"plan": PLAN, "epoch": 5}),
     (event(E.HOLD_RELEASED), (S.HELD,), {"held_from": S.PENDING}, S.PENDING, {"held_from": None}),
@@ -237,7 +251,8 @@ def test_row_leads_where_it_shall(fired: Event, state: str, before: Fields, to: 
     assert step.record.state == to
     assert {name: getattr(step.record, name) for name in after} == after
     limit_ms = DEADLINES_MS[PoolState(to)]
-    assert step.record.deadline_s == (None if limit_ms is None else NOW.now_s + limit_ms / 1000)
+    patience = 2**step.record.retries
+    assert step.record.deadline_s == (None if limit_ms is None else NOW.now_s + limit_ms * patience / 1000)
     (entry,) = step.entries
     assert (entry.seq, entry.from_state, entry.to_state, entry.event) == (1, state, to, fired.name)
     assert (entry.epoch, entry.owner, entry.target) == (step.record.epoch, step.record.owner, step.record.target)
