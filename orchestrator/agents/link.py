@@ -35,6 +35,8 @@ RETRY_S = 0.2
 REPAIR_EVERY_S = 10.0
 REFUSED_PAUSE_S = 2.0
 LOOK_EVERY_S = 0.5
+VERIFY_EVERY_S = 10.0
+"""How often an agent looks whether what it has in the store is still there, in seconds."""
 RECOGNISE_EVERY_S = 1.0
 """How often a store that is not obeyed is looked at again."""
 SILENT_AFTER_S = 3.0
@@ -78,6 +80,26 @@ class Registration:
             self.log("lease lost")
             await self.register()
             on_return()
+
+    async def verify(self) -> None:
+        """Look again and again whether our registration is still there, and put it back where it is not; for ever.
+
+        A lease that is renewed says nothing of its keys: somebody may have deleted this one. Raises NameTaken.
+        """
+        while True:
+            await self._clock.sleep(VERIFY_EVERY_S)
+            lease_id = self._session.lease_id
+            if lease_id == 0:
+                continue  # `keep` is at it
+            try:
+                kv = await self._store.get(self._keys.agent(self._role, self._name))
+                if kv is None or kv.mod_revision != self._revision:
+                    self.log("the registration was not as it was left; it is put back")
+                    await self._claim()
+            except LeaseLost:
+                self._session.report_lost(lease_id)
+            except (Unavailable, Indeterminate):
+                pass  # the next look tells
 
     async def register(self) -> None:
         """Get a lease and register, however long the store is away. Raises NameTaken.
@@ -206,6 +228,11 @@ class AgentLink:
         """Why the store at hand is not obeyed; empty when it is, or is not there."""
         return self._recollection.refusal
 
+    @property
+    def unsaved(self) -> str:
+        """Why what is remembered of the store is not on disk; empty when it is."""
+        return self._recollection.unsaved
+
     async def run(self) -> None:
         """Until cancelled. Raises NameTaken at the start and after a lost lease.
 
@@ -243,6 +270,8 @@ class AgentLink:
             group.create_task(self.mirror.run(), name="desired")
             group.create_task(self.reports.run(), name="reports")
             group.create_task(self._registration.keep(self._registered_again), name="registration")
+            group.create_task(self._registration.verify(), name="registration looked for")
+            group.create_task(self._verify_reports(), name="reports looked for")
             group.create_task(self._recollection.keep(self._store, self._clock), name="store memory")
             group.create_task(self._notice(), name="silence")
 
@@ -250,6 +279,22 @@ class AgentLink:
         if self.refusal:
             raise StoreChanged(self.refusal)
         self.reports.forget_written()
+
+    async def _verify_reports(self) -> None:
+        """What another hand changed of our reports is written again: to us it would be written already, for ever."""
+        prefix = self._keys.observed_prefix(self._role, self._name)
+        while True:
+            await self._clock.sleep(VERIFY_EVERY_S)
+            try:
+                found = await self.reports.verify(prefix)
+            except Unavailable:
+                continue
+            except Refused as error:
+                self._log("reports can't be looked for; 'bgplb etcd bootstrap-auth' allows it", reason=str(error))
+                await asyncio.Event().wait()
+                continue
+            if found:
+                self._log("reports were not as they were left; they are written again", keys=found)
 
     def silent_s(self) -> float | None:
         """Seconds since the store last took a heartbeat; None if it never did."""

@@ -82,6 +82,23 @@ class Reports:
         for key in self._wanted:
             self._queue(key)
 
+    async def verify(self, prefix: str) -> int:
+        """Write again what the store has otherwise than it was written below this prefix; how many keys that are.
+
+        Raises what reads of the store raise.
+        """
+        before = dict(self._written)
+        there = {kv.key: kv.value for kv in (await self._store.list(prefix)).items}
+        changed = [
+            key
+            for key, data in before.items()
+            if key.startswith(prefix) and there.get(key) != data and self._written.get(key, b"") == data
+        ]
+        for key in changed:
+            del self._written[key]
+            self._queue(key)
+        return len(changed)
+
     def _queue(self, key: str) -> None:
         (self._hot if key == self._urgent else self._rest).add(key)
 

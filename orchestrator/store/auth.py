@@ -181,16 +181,16 @@ def orchestrator(keys: Keys, name: str) -> Principal:
 
 
 def agent(keys: Keys, role: str, name: str) -> Principal:
-    """An agent (role edge or node): it writes under its own name only, and reads its own orders and registration.
+    """An agent (role edge or node): it writes under its own name only, and reads its own orders and what it said.
 
-    Reading its registration is what tells it that another live installation has its name; reading `meta`, whether the
-    store is the one that it obeys.
+    Reading its registration is what tells it that another live installation has its name; reading its reports, that
+    they are as it left them; reading `meta`, whether the store is the one that it obeys.
     """
     permissions = {
         Range(keys.meta): Access.READ,
         Range(keys.agent(role, name)): Access.BOTH,
         Range(keys.heartbeat(role, name)): Access.WRITE,
-        below(keys.observed_prefix(role, name)): Access.WRITE,
+        below(keys.observed_prefix(role, name)): Access.BOTH,
         below(keys.desired_prefix(role, name)): Access.READ,
     }
     own = f"{OWN}{role}-{name}"

@@ -70,7 +70,8 @@ def judge(memory: Memory, meta: Meta | None, cluster_id: int, revision: int) -> 
 class Recollection:
     """The memory of one daemon, and its word on the store at hand.
 
-    `save` makes a memory durable; `ground` is a prefix that the daemon may list; `blank` says whether it has no past.
+    `save` makes a memory durable, or answers why it could not; `ground` is a prefix that the daemon may list; `blank`
+    says whether it has no past.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Recollection:
         keys: Keys,
         ground: str,
         memory: Memory | None = None,
-        save: Callable[[Memory], Awaitable[None]] | None = None,
+        save: Callable[[Memory], Awaitable[str]] | None = None,
         blank: Callable[[], bool] = lambda: False,
     ) -> None:
         self._keys, self._ground, self._save, self._blank = keys, ground, save, blank
@@ -86,6 +87,8 @@ class Recollection:
         self._saved = self.memory
         self.refusal = ""
         """Why the store at hand is not obeyed; empty when it is."""
+        self.unsaved = ""
+        """Why the memory is not on disk; empty when it is."""
         self.adoptions = 0
         """Times that another store took the place of the one that was obeyed: nothing known of that one holds here."""
 
@@ -120,11 +123,15 @@ class Recollection:
             self.memory = replace(self.memory, revision=revision)
 
     async def write(self) -> None:
-        """Make it durable, if it has changed."""
+        """Make it durable, if it has changed. Where that fails it is tried again the next time.
+
+        What a daemon then forgets is how far the store had come: it would not notice a backup that was put back.
+        """
         memory = self.memory
         if self._save is not None and memory != self._saved:
-            await self._save(memory)
-            self._saved = memory
+            self.unsaved = await self._save(memory)
+            if not self.unsaved:
+                self._saved = memory
 
     async def keep(self, store: Store, clock: Clock) -> None:
         """Write now and then, and learn the generation of a store that had none; for ever. Raises Refused."""

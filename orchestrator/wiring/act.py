@@ -230,8 +230,8 @@ async def _serve(
 
 def lacking(agent: EdgeAgent | NodeAgent) -> str:
     """What keeps an agent from doing its work, for /readyz; empty when nothing does."""
-    refusal = agent.link.refusal if agent.link is not None else ""
-    return "; ".join(text for text in (agent.lacking(), refusal) if text)
+    of_store = (agent.link.refusal, agent.link.unsaved) if agent.link is not None else ()
+    return "; ".join(text for text in (agent.lacking(), *of_store) if text)
 
 
 async def _asked(config: Agent, asked: asyncio.Event, agent: EdgeAgent | NodeAgent) -> None:

@@ -1,7 +1,7 @@
 """An orchestrator's parts, put together."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -19,18 +19,19 @@ from orchestrator.clock import BootClock, wall_ms
 from orchestrator.config.folder import IntentFolder
 from orchestrator.config.orchestrator import OrchestratorConfig
 from orchestrator.http import HttpServer
+from orchestrator.leader.interpret import Interpreter
 from orchestrator.leader.knowledge import Knowledge
 from orchestrator.leader.loop import LeaderLoop
 from orchestrator.leader.metrics import MeasuredInterpreter, ReplicaSource, replica_metrics
 from orchestrator.store.election import ROLE, Election
 from orchestrator.store.founding import Founder
-from orchestrator.store.generation import Meta
+from orchestrator.store.generation import Meta, Recollection
 from orchestrator.store.heartbeat import Heartbeat
 from orchestrator.store.keys import Keys
 from orchestrator.store.lease import Session
 from orchestrator.store.mirror import Mirror
 from orchestrator.store.opening import open_store
-from orchestrator.store.port import Store, StoreChanged
+from orchestrator.store.port import Refused, Store, StoreChanged
 from orchestrator.store.records import decode
 from orchestrator.wiring.hardening import make_folder
 from orchestrator.wiring.memory import recollection
@@ -38,28 +39,29 @@ from orchestrator.wiring.metrics import Collected
 from orchestrator.wiring.process import DONE, VERSION, first_end, new_id, settle_memory, stamp, until_signalled
 
 REPAIR_EVERY_S = 10.0
+REFUSED_PAUSE_S = 2.0
 
 
 class Replica:
     """One orchestrator: it follows, and leads when it is elected."""
 
     def __init__(
-        self, config: OrchestratorConfig, store: Store, clock: Clock, instance: str, registry: CollectorRegistry
+        self,
+        config: OrchestratorConfig,
+        store: Store,
+        clock: Clock,
+        instance: str,
+        interpreter: Interpreter,
+        remembered: Recollection,
     ) -> None:
         self.config, self.store, self.clock = config, store, clock
         self.log = structlog.get_logger()
         self.keys = Keys(config.etcd.prefix)
-        self.recollection = recollection(config.state_dir, self.keys, self.keys.meta)
+        self.recollection = remembered
         self.knowledge = Knowledge(self.keys, config.lease.stale_after_ms / 1000)
-        self.session = Session(store, clock, config.lease.ttl_ms, config.lease.renew_every_ms, lambda: self.loop.turns)
-        self.heartbeat = Heartbeat(
-            store,
-            self.keys.heartbeat(ROLE, config.name),
-            clock,
-            config.lease.heartbeat_every_ms,
-            self.session,
-            lambda: self.loop.turns,
-        )
+        lease, own_beat = config.lease, self.keys.heartbeat(ROLE, config.name)
+        self.session = Session(store, clock, lease.ttl_ms, lease.renew_every_ms, self._progress)
+        self.heartbeat = Heartbeat(store, own_beat, clock, lease.heartbeat_every_ms, self.session, self._progress)
         self.election = Election(
             store, self.keys, clock, config.name, instance, self.session, self.heartbeat, stamp, self._led
         )
@@ -70,7 +72,7 @@ class Replica:
             clock=clock,
             wall_ms=wall_ms,
             knowledge=self.knowledge,
-            interpreter=MeasuredInterpreter(store, self.keys, clock, registry),
+            interpreter=interpreter,
             leads=lambda: self.founder.founded and self._elected(),
             guard=self.election.guard,
             mirror_age_s=self.mirror.age,
@@ -100,6 +102,9 @@ class Replica:
             self.log.info,
         )
 
+    def _progress(self) -> int:
+        return self.loop.turns
+
     def _elected(self) -> bool:
         return self.mirror.ready.is_set() and self.election.leads(self.clock.now())
 
@@ -114,6 +119,35 @@ class Replica:
 
     def _led(self, _create_revision: int) -> None:
         self.loop.wake()
+
+    async def run(self) -> None:
+        """Until cancelled, once it is registered. Raises StoreChanged and Refused: with that store it is over."""
+        settle_memory()
+        await first_end(
+            asyncio.create_task(self.registration.keep(self.registered_again), name="registration"),
+            asyncio.create_task(self.registration.verify(), name="registration looked for"),
+            asyncio.create_task(self.session.run(), name="lease"),
+            asyncio.create_task(self.heartbeat.run(), name="heartbeat"),
+            asyncio.create_task(self.mirror.run(), name="mirror"),
+            asyncio.create_task(self.election.run(), name="election"),
+            asyncio.create_task(self.loop.run(), name="leader loop"),
+            asyncio.create_task(self.follow_intent(), name="intent"),
+            asyncio.create_task(self.know_the_store(), name="store memory"),
+        )
+
+    async def register(self) -> None:
+        """Register, and with a store that is not the one that it was, wait there until it is accepted."""
+        await self.registration.register()
+        if self.recollection.refusal:
+            await until_obeyed(self.registration, self.session, self.store, self.clock, self.log.info)
+            await self.registration.register()
+
+    async def leave(self) -> None:
+        """Hand leadership over and be gone."""
+        await self.recollection.write()
+        with suppress(Refused):
+            await self.election.resign()
+        await self.session.close()
 
     def registered_again(self) -> None:
         """After a lost lease: raises StoreChanged if it was the store that changed."""
@@ -148,8 +182,8 @@ class Replica:
         history = history_asked(request)
         return view.dump(items, self.keys, revision=self.mirror.revision, age_ms=self._age_ms(), history=history)
 
-    async def status(self, _request: Mapping[str, Any]) -> object:
-        """The answer to `{"cmd": "status"}`."""
+    def status(self, trouble: str) -> object:
+        """The answer to `{"cmd": "status"}`. `trouble` is what else is wrong."""
         self.loop.catch_up()
         items = {kv.key: kv for kv in self.mirror.items()}
         now = self.clock.now() - max(0.0, min(self.mirror.age(self.clock.now()), 1e9))
@@ -160,12 +194,11 @@ class Replica:
             alive,
             revision=self.mirror.revision,
             age_ms=self._age_ms(),
-            problems=(*filter(None, (self.recollection.refusal,)), *self.loop.problems()),
+            problems=(
+                *dict.fromkeys(filter(None, (self.recollection.refusal, trouble, self.recollection.unsaved))),
+                *self.loop.problems(),
+            ),
         )
-
-    async def version(self, _request: Mapping[str, Any]) -> object:
-        """The answer to `{"cmd": "version"}`."""
-        return {"schema": view.SCHEMA, "version": VERSION, "role": ROLE, "name": self.config.name}
 
     def ready(self) -> str:
         """What is missing for /readyz; empty when it follows the store."""
@@ -194,64 +227,90 @@ class Replica:
         )
 
 
+class Lives:
+    """The replicas of one process, one after the other: what one knew of a store holds for no other store.
+
+    A store that refuses, or that has become another one, ends a replica and not the process. The next one begins with
+    nothing but what is remembered on disk; until it is registered, what the last one knew is shown, and why.
+    """
+
+    def __init__(self, make: Callable[[], Replica]) -> None:
+        self._make = make
+        self.living = self.shown = make()
+        self.trouble = ""
+        """Why nobody lives at present; empty when somebody does."""
+
+    async def run(self) -> None:
+        """Until cancelled. Raises what the very first registration raises: such a daemon was never of use."""
+        await self.living.register()
+        while True:
+            try:
+                self.shown, self.trouble = self.living, ""
+                await self.living.run()
+            except (Refused, StoreChanged) as error:
+                await self._next(str(error))
+
+    async def _next(self, reason: str) -> None:
+        """Another replica, registered, however long that takes."""
+        self.living.log.warning("the store refuses", reason=reason)
+        while True:
+            self.trouble = reason
+            self.living = self._make()
+            await self.living.clock.sleep(REFUSED_PAUSE_S)
+            try:
+                await self.living.register()
+            except Refused as error:
+                reason = str(error)
+            else:
+                return
+
+    def ready(self) -> str:
+        """What is missing for /readyz; empty when it follows the store."""
+        return self.trouble or self.shown.ready()
+
+    async def dump(self, request: Mapping[str, Any]) -> object:
+        """See `Replica.dump`."""
+        return await self.shown.dump(request)
+
+    async def status(self, request: Mapping[str, Any]) -> object:
+        """See `Replica.status`."""
+        return self.shown.status(self.trouble)
+
+    async def version(self, _request: Mapping[str, Any]) -> object:
+        """The answer to `{"cmd": "version"}`."""
+        return {"schema": view.SCHEMA, "version": VERSION, "role": ROLE, "name": self.shown.config.name}
+
+    def metrics(self) -> Iterable[Metric]:
+        """See `Replica.metrics`."""
+        return self.shown.metrics()
+
+
 async def main(config: OrchestratorConfig) -> int:
     """Run until a signal; then hand leadership over and leave."""
     asked, clock = until_signalled(), BootClock()
     instance = Instance(config.state_dir, new_id)
-    store = open_store(config.etcd, clock)
-    registry = CollectorRegistry()
-    replica = Replica(config, store, clock, instance.id, registry)
-    admin = AdminServer(
-        config.admin_socket, {"dump": replica.dump, "status": replica.status, "version": replica.version}
-    )
-    registry.register(Collected(replica.metrics))
-    http = HttpServer(config.http.listen, registry, replica.ready) if config.http.listen else None
+    store, keys, registry = open_store(config.etcd, clock), Keys(config.etcd.prefix), CollectorRegistry()
+    interpreter = MeasuredInterpreter(store, keys, clock, registry)
+    remembered = recollection(config.state_dir, keys, keys.meta)
+    lives = Lives(lambda: Replica(config, store, clock, instance.id, interpreter, remembered))
+    admin = AdminServer(config.admin_socket, {"dump": lives.dump, "status": lives.status, "version": lives.version})
+    registry.register(Collected(lives.metrics))
+    http = HttpServer(config.http.listen, registry, lives.ready) if config.http.listen else None
     try:
         with suppress(OSError):  # where it can't be made, the socket says so
             make_folder(config.run_dir)
         await admin.start()
         if http is not None:
             await http.start()
-        replica.log.info("started", version=VERSION, instance=instance.id)
-        await _until_asked(asked, replica)
+        structlog.get_logger().info("started", version=VERSION, instance=instance.id)
+        await first_end(
+            asyncio.create_task(asked.wait(), name="signal"), asyncio.create_task(lives.run(), name="replica")
+        )
     finally:
-        await replica.recollection.write()
-        await replica.election.resign()
-        await replica.session.close()
+        await lives.living.leave()
         await admin.close()
         if http is not None:
             await http.close()
         await store.close()
         instance.close()
     return DONE
-
-
-async def _until_asked(asked: asyncio.Event, replica: Replica) -> None:
-    """Raises StoreChanged when the store becomes another one: a new process begins with what was remembered."""
-    stop = asyncio.create_task(asked.wait(), name="signal")
-    register = asyncio.create_task(_recognised(replica), name="register")
-    await asyncio.wait({stop, register}, return_when=asyncio.FIRST_COMPLETED)
-    if stop.done():
-        register.cancel()
-        return
-    register.result()
-    settle_memory()
-    await first_end(
-        stop,
-        asyncio.create_task(replica.registration.keep(replica.registered_again), name="registration"),
-        asyncio.create_task(replica.session.run(), name="lease"),
-        asyncio.create_task(replica.heartbeat.run(), name="heartbeat"),
-        asyncio.create_task(replica.mirror.run(), name="mirror"),
-        asyncio.create_task(replica.election.run(), name="election"),
-        asyncio.create_task(replica.loop.run(), name="leader loop"),
-        asyncio.create_task(replica.follow_intent(), name="intent"),
-        asyncio.create_task(replica.know_the_store(), name="store memory"),
-    )
-
-
-async def _recognised(replica: Replica) -> None:
-    """Register, and with a store that is not the one that it was, wait there until it is accepted."""
-    await replica.registration.register()
-    if replica.recollection.refusal:
-        await until_obeyed(replica.registration, replica.session, replica.store, replica.clock, replica.log.info)
-        await replica.registration.register()

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.agents.statefile import load, save
+from orchestrator.agents.statefile import StateFileError, load, save
 from orchestrator.store.generation import Memory, Recollection
 from orchestrator.store.keys import Keys
 
@@ -24,8 +24,12 @@ def recollection(state_dir: Path, keys: Keys, ground: str, blank: Callable[[], b
         with turn:  # a writer whose task was cancelled goes on, and must not meet the next one at the file
             save(path, newest[0])
 
-    async def remember(memory: Memory) -> None:
+    async def remember(memory: Memory) -> str:
         newest[0] = memory
-        await asyncio.to_thread(write)
+        try:
+            await asyncio.to_thread(write)
+        except StateFileError as error:
+            return str(error)
+        return ""
 
     return Recollection(keys, ground, load(path, Memory, Memory()), remember, blank)

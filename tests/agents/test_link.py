@@ -13,7 +13,7 @@ from orchestrator.agents.link import AgentLink, NameTaken, Registration
 from orchestrator.store.generation import Memory, Meta, Recollection
 from orchestrator.store.heartbeat import Heartbeat
 from orchestrator.store.lease import Session
-from orchestrator.store.port import Change, Delete, Put, Refused
+from orchestrator.store.port import Change, Delete, Put, Refused, Snapshot
 from orchestrator.store.records import RecordError, decode, encode
 from tests.agents.fakes import KEYS
 from tests.contract.store.clocks import VirtualClock
@@ -105,6 +105,44 @@ async def test_it_registers_beats_listens_and_reports_under_one_lease(net: Net) 
     leases = {net.server.items[key].lease for key in (AGENT, OBSERVED, KEYS.heartbeat("edge", "edge-1"))}
     assert leases == {linked.session.lease_id}
     assert [change.key for change in linked.told] == [DESIRED]
+
+
+@pytest.mark.parametrize("key", [AGENT, OBSERVED, KEYS.heartbeat("edge", "edge-1")])
+async def test_a_key_that_another_hand_deleted_while_the_lease_lives_is_put_back(net: Net, key: str) -> None:
+    linked = net.start()
+    linked.report(EdgeReport("i-1"))
+    await net.clock.advance(1.0)
+    lease = linked.session.lease_id
+    net.server.commit([Delete(key)])
+    await net.clock.advance(11.0)
+    assert net.server.items[key].lease == linked.session.lease_id == lease
+    assert net.observed() == EdgeReport("i-1")
+
+
+async def test_a_report_that_another_hand_changed_is_put_right(net: Net) -> None:
+    linked = net.start()
+    linked.report(EdgeReport("i-1", bird="up"))
+    await net.clock.advance(1.0)
+    net.server.commit([Put(OBSERVED, encode(EdgeReport("i-1", bird="silent")), linked.session.lease_id)])
+    await net.clock.advance(11.0)
+    assert net.observed() == EdgeReport("i-1", bird="up")
+
+
+async def test_where_reports_may_not_be_read_the_agent_goes_on_without(net: Net) -> None:
+    class Confined(FakeStore):
+        async def list(self, prefix: str) -> Snapshot:
+            if prefix == KEYS.observed_prefix("edge", "edge-1"):
+                raise Refused("permission denied")
+            return await super().list(prefix)
+
+    linked = net.start(store=Confined(net.server))
+    await net.clock.advance(25.0)
+    linked.report(EdgeReport("i-1"))
+    await net.clock.advance(1.0)
+    assert net.observed() == EdgeReport("i-1")
+    assert [said for said in linked.said if "bootstrap-auth" in said] == [
+        "reports can't be looked for; 'bgplb etcd bootstrap-auth' allows it"
+    ]
 
 
 async def test_a_second_installation_with_a_live_name_is_refused_and_the_first_goes_on(net: Net) -> None:
@@ -314,8 +352,9 @@ async def test_what_was_seen_is_remembered_over_a_restart(net: Net) -> None:
     found(net, "one")
     saved: list[Memory] = []
 
-    async def save(memory: Memory) -> None:
+    async def save(memory: Memory) -> str:
         saved.append(memory)
+        return ""
 
     first = net.start(recollection=Recollection(KEYS, DESIRED, save=save))
     await net.clock.advance(30.0)

@@ -70,7 +70,11 @@ class Scene:
     def refused(self) -> None:
         """Edge and orchestrator refuse, also after a restart, and nobody moved anything."""
         self.box.wait(lambda: (self.stored(EDGE) or {}).get("refuses"), "the edge: " + self.edge.log.read_text(), 30)
-        assert self.orchestrator.end(30) == 5, self.orchestrator.log.read_text()
+        log = self.orchestrator.log
+        self.box.wait(lambda: self.orchestrator.events("the store is not obeyed"), "it refuses: " + log.read_text(), 30)
+        self.shows_what_it_knew()
+        self.orchestrator.process.kill()
+        self.orchestrator.process.wait(10)
         self.orchestrator = self.box.bgplb("orchestrator", self.deciding)
         self.box.wait(lambda: self.orchestrator.events("the store is not obeyed"), "the orchestrator refuses")
         self.agent_again()
@@ -78,6 +82,14 @@ class Scene:
         assert self.steers()
         assert self.stored(KEYS.leader) is None
         assert self.stored(KEYS.observed_base("edge", "edge-agent")) is None
+
+    def shows_what_it_knew(self) -> None:
+        """The replica goes on, with its last good state for who asks, and says why it is not obeyed."""
+        assert self.orchestrator.process.poll() is None
+        done = self.box.run(*BGPLB, "status", "--socket", "/run/bgplb/orchestrator.sock", "-o", "json")
+        status = json.loads(done.stdout)
+        assert [pool["name"] for pool in status["pools"]] == ["web"]
+        assert any("'bgplb store accept'" in problem for problem in status["problems"])
 
     def accept(self) -> None:
         """After `store accept` there is a leader, the edge obeys, and every number is a new one."""
