@@ -26,7 +26,7 @@ def test_a_second_run_finds_nothing_to_do(unguarded: Guarded) -> None:
     first = unguarded.bootstrap(*PEOPLE, "--enable")
     for user in USERS:
         assert f"user {user}: made" in first
-    assert "role bgplb-node-gw-a: may write /bgplb/v1/observed/node/gw-a/*" in first
+    assert "role bgplb-node-gw-a: may read and write /bgplb/v1/observed/node/gw-a/*" in first
     assert first.index("access control: on") > first.index("user root: has role root")
     assert all(password not in first for password in unguarded.passwords.values())
     assert unguarded.bootstrap(*PEOPLE, "--enable").splitlines() == ["all is as it should be already"]
