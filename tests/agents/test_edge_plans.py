@@ -121,6 +121,7 @@ async def test_a_full_disk_keeps_no_plan_from_being_carried_out(world: EdgeWorld
         report = await world.confirmed(command("gw-b", 4))
         assert report.executed_plan == 4
         await eventually(lambda: any("disk full" in p for p in world.seen().problems), "the problem", 5.0)
+    world.link.told.clear()
     async with world.running() as again:
         await world.confirmed(command("gw-b", 4))
         assert again._state.fence.highest_epoch == 4
