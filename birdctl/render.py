@@ -56,7 +56,7 @@ class Bfd:
 class Session:
     """One private BGP session.
 
-    `name` is the far end's: a gateway's on the edge, an edge's on the gateway. `accept` matters on the
+    `name` and `far_asn` are the far end's: a gateway's on the edge, an edge's on the gateway. `accept` matters on the
     edge only: the exact prefixes taken from this gateway, its probe addresses and the pools it may
     serve. IP versions in `accept` decide the channels: keep a probe address of each version in use in
     it from the start, since a new channel restarts the session.
@@ -66,6 +66,7 @@ class Session:
     interface: str
     local: Address
     neighbor: Address
+    far_asn: int
     accept: tuple[Network, ...] = ()
 
     def __post_init__(self) -> None:
@@ -85,7 +86,6 @@ class EdgeConfig:
 
     router_id: IPv4Address
     asn: int
-    gateway_asn: int
     sessions: tuple[Session, ...]
     bgp_port: int = 1179
     hold_time_s: int = 15
@@ -95,7 +95,7 @@ class EdgeConfig:
     local_include: Path | None = None
 
     def __post_init__(self) -> None:
-        _check_bgp(self.asn, self.gateway_asn, self.bgp_port, self.hold_time_s, self.sessions)
+        _check_bgp(self.asn, self.bgp_port, self.hold_time_s, self.sessions)
         _within("signal_table", self.signal_table, 256, 0xFFFF_FFFF)
 
 
@@ -111,7 +111,6 @@ class GatewayConfig:
 
     router_id: IPv4Address
     asn: int
-    edge_asn: int
     sessions: tuple[Session, ...]
     probe_prefixes: tuple[Network, ...]
     announce_file: Path
@@ -121,7 +120,7 @@ class GatewayConfig:
     local_include: Path | None = None
 
     def __post_init__(self) -> None:
-        _check_bgp(self.asn, self.edge_asn, self.bgp_port, self.hold_time_s, self.sessions)
+        _check_bgp(self.asn, self.bgp_port, self.hold_time_s, self.sessions)
         if not self.probe_prefixes:
             raise ValueError("a gateway needs at least one probe prefix")
 
@@ -175,7 +174,7 @@ def edge_text(config: EdgeConfig) -> str:
             for version in session_versions
         ]
         # Gateways sit behind NAT and may come and go: they connect, the edge waits.
-        head = _bgp_head(session, config.asn, config.gateway_asn, config.bgp_port, config.hold_time_s, passive=True)
+        head = _bgp_head(session, config.asn, config.bgp_port, config.hold_time_s, passive=True)
         parts.append(head + "".join(channels) + "}\n")
     parts += _included(config.local_include)
     return "\n".join(parts)
@@ -199,7 +198,7 @@ def gateway_text(config: GatewayConfig) -> str:
     ]
     channels = "".join(f"\tipv{v} {{ import none; export filter {names.PREFIX}out; }};\n" for v in versions)
     for session in config.sessions:
-        head = _bgp_head(session, config.asn, config.edge_asn, config.bgp_port, config.hold_time_s, passive=False)
+        head = _bgp_head(session, config.asn, config.bgp_port, config.hold_time_s, passive=False)
         parts.append(head + channels + "}\n")
     parts.append(f'include "{_optional(config.announce_file)}";\n')
     parts += _included(config.local_include)
@@ -249,12 +248,12 @@ def _import_filter(session: Session, version: int, extra: Path | None) -> str:
     )
 
 
-def _bgp_head(session: Session, asn: int, far_asn: int, port: int, hold_time_s: int, *, passive: bool) -> str:
+def _bgp_head(session: Session, asn: int, port: int, hold_time_s: int, *, passive: bool) -> str:
     passive_line = "\tpassive on;\n" if passive else ""
     return (
         f"protocol bgp {names.session_protocol(session.name)} {{\n"
         f"\tlocal {session.local} port {port} as {asn};\n"
-        f"\tneighbor {session.neighbor} port {port} as {far_asn};\n"
+        f"\tneighbor {session.neighbor} port {port} as {session.far_asn};\n"
         f'\tinterface "{_checked_interface(session.interface)}";\n'
         f"\tdirect;\n\tstrict bind on;\n{passive_line}"
         f"\tbfd on;\n\tgraceful restart off;\n\tlong lived graceful restart off;\n"
@@ -310,9 +309,10 @@ def _within(what: str, value: int, low: int, high: int) -> None:
         raise ValueError(f"{what} must be {low}..{high}, not {value}")
 
 
-def _check_bgp(asn: int, far_asn: int, port: int, hold_time_s: int, sessions: Sequence[Session]) -> None:
+def _check_bgp(asn: int, port: int, hold_time_s: int, sessions: Sequence[Session]) -> None:
     _within("asn", asn, 1, 0xFFFF_FFFF)
-    _within("the neighbour's asn", far_asn, 1, 0xFFFF_FFFF)
+    for session in sessions:
+        _within("the neighbour's asn", session.far_asn, 1, 0xFFFF_FFFF)
     _within("bgp_port", port, 1, 0xFFFF)
     _within("hold_time_s", hold_time_s, 3, 0xFFFF)
     taken = [names.session_protocol(session.name) for session in sessions]

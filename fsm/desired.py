@@ -68,22 +68,27 @@ def pool_desired(record: PoolRecord, spec: PoolSpec, group: EdgeGatewaySpec) -> 
     return wanted
 
 
-def allocate_slots(known: Mapping[str, int], gateways: Iterable[str]) -> dict[str, int]:
-    """A number for each gateway: the one it has, or the smallest that is free.
+MAX_GATEWAYS = 255
+"""A gateway's number is one octet of the tunnel's address, the number plus one the last of the probe's."""
+MAX_EDGES = 64
+"""An edge's number counts tables from `tables.first` on; twice the number is the last octet of the tunnel's address."""
 
-    255 at most, 0 to 254: the number is one octet of the tunnel, the number plus one the last of the probe address.
+
+def allocate(known: Mapping[str, int], names: Iterable[str], limit: int) -> dict[str, int]:
+    """A number below `limit` for each name: the one it has, or the smallest that is free.
+
     Raises ValueError when none is left.
     """
-    wanted = list(gateways)
-    slots = {name: known[name] for name in wanted if name in known}
-    free = (n for n in range(255) if n not in set(slots.values()))
+    wanted = list(names)
+    numbers = {name: known[name] for name in wanted if name in known}
+    free = (n for n in range(limit) if n not in set(numbers.values()))
     for name in wanted:
-        if name not in slots:
+        if name not in numbers:
             number = next(free, None)
             if number is None:
-                raise ValueError("more than 255 gateways: no number is left for " + name)
-            slots[name] = number
-    return slots
+                raise ValueError(f"more than {limit} are named: no number is left for {name}")
+            numbers[name] = number
+    return numbers
 
 
 def tunnel_addresses(group: EdgeGatewaySpec, slot: int, edge_index: int) -> tuple[str, str, str]:
@@ -117,7 +122,8 @@ def agent_bases(
     accept = tuple(sorted({prefix for pool in pools for prefix in pool.addresses}))
     at_edge: dict[str, list[Tunnel]] = {edge.name: [] for edge in group.edges}
     at_node: dict[str, list[Tunnel]] = {gateway: [] for gateway in group.gateways}
-    for index, edge in enumerate(group.edges):
+    for edge in group.edges:
+        index = group.edge_number(edge.name)
         for gateway in group.gateways:
             ends = agents.get((EDGE, edge.name)), agents.get((NODE, gateway))
             if ends[0] is None or ends[1] is None or not ends[0].public_key or not ends[1].public_key:

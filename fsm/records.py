@@ -50,6 +50,8 @@ class EdgeGatewaySpec:
     """Gateways among `gateways` that the manifest dropped and that still carry something: drained, then gone."""
     deleted: bool = False
     """Its manifest is gone; it stays until no pool needs it any more."""
+    edge_numbers: Mapping[str, int] = field(default_factory=dict)
+    """Number of each edge, 0 to 63: it fixes tunnel address, mark and answers' table, and is kept while it is named."""
     ipv6: bool = False
     """A pool of it has, or once had, an IPv6 prefix: its tunnels speak IPv6 from then on, since the gateways would give
     it up before the edges stop to ask for it."""
@@ -58,7 +60,11 @@ class EdgeGatewaySpec:
     def stated(self) -> "EdgeGatewaySpec":
         """What the manifest says of it: without what was added on acceptance."""
         named = tuple(gateway for gateway in self.gateways if gateway not in self.leaving)
-        return replace(self, gateways=named, leaving=(), slots={}, deleted=False, ipv6=False)
+        return replace(self, gateways=named, leaving=(), slots={}, edge_numbers={}, deleted=False, ipv6=False)
+
+    def edge_number(self, edge: str) -> int:
+        """The number of one of its edges; one that was accepted before edges had numbers was the only one."""
+        return self.edge_numbers.get(edge, 0)
 
 
 @dataclass(frozen=True, slots=True)

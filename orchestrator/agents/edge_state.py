@@ -153,6 +153,7 @@ def bird_config(config: EdgeAgentConfig, base: AgentBase) -> EdgeConfig | None:
             interface=device_name(config, tunnel),
             local=ip_address(tunnel.edge_ipv4),
             neighbor=ip_address(tunnel.gateway_ipv4),
+            far_asn=tunnel.gateway_asn,
             accept=(*probe_prefixes(tunnel), *pools),
         )
         for tunnel in base.tunnels
@@ -161,7 +162,6 @@ def bird_config(config: EdgeAgentConfig, base: AgentBase) -> EdgeConfig | None:
     return EdgeConfig(
         router_id=IPv4Address(first.edge_ipv4),
         asn=first.edge_asn,
-        gateway_asn=first.gateway_asn,
         sessions=sessions,
         hold_time_s=base.hold_time_s,
         bfd=Bfd(base.bfd_interval_ms, base.bfd_multiplier),

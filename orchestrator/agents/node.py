@@ -67,13 +67,14 @@ class NodeAgent:
         self._kernel, self._wireguard, self._applier, self._reach = kernel, wireguard, applier, reach
         self._responder, self._log = responder, log
         self._problems = Problems(log)
-        self._kept = Kept(state, save, self._problems)
+        base, self._without_room = project.with_room(config, state.base)
+        self._kept = Kept(replace(state, base=base), save, self._problems)
         self._pools: dict[str, NodePool] = {}
         """As the store says now; empty until it has spoken, so that nothing is announced from memory."""
         self._told = False
         self._wake, self._announce_wake = asyncio.Event(), asyncio.Event()
         self._preconditions: tuple[Precondition, ...] = ()
-        self._wanted: tuple[NodeState, KernelState] | None = None
+        self._wanted: tuple[NodeState, frozenset[str], KernelState] | None = None
         """What the kernel should hold, for that state: a thousand pools have a rule each, the same at each look."""
         self._read_back_s = 0.0
         """When BIRD is to be asked again though nothing seems to have changed."""
@@ -82,6 +83,8 @@ class NodeAgent:
         """Pools that BIRD was last seen to announce."""
         self._leaving = False
         self._reviver = Reviver(wireguard, clock)
+        self._silent: frozenset[str] = frozenset()
+        """Edges from which nothing comes just now."""
         reach.on_change = self._report
         self.link: AgentLink | None = None
         self.turns = 0
@@ -116,7 +119,8 @@ class NodeAgent:
     def _told_base(self, before: AgentBase, change: Change) -> AgentBase:
         """The base after that change. A key that is gone says nothing: tunnels are torn down by an order alone."""
         if change.value is not None:
-            return decode(change.value, AgentBase, change.key)
+            told, self._without_room = project.with_room(self._config, decode(change.value, AgentBase, change.key))
+            return told
         self._log("no longer told of a base; the tunnels stay as they are", tunnels=len(before.tunnels))
         return before
 
@@ -175,9 +179,11 @@ class NodeAgent:
         self._report()
 
     def _kernel_wanted(self) -> KernelState:
-        if self._wanted is None or self._wanted[0] is not self._state:
-            self._wanted = (self._state, project.kernel_state(self._config, self._state, self._responder))
-        return self._wanted[1]
+        known = self._wanted
+        if known is None or known[0] is not self._state or known[1] is not self._silent:
+            wanted = project.kernel_state(self._config, self._state, self._responder, self._silent)
+            known = self._wanted = (self._state, self._silent, wanted)
+        return known[2]
 
     async def _converge(self, base: AgentBase, wanted: KernelState) -> KernelState | None:
         """What is there; None where something was changed, or went wrong, and has to be looked at again."""
@@ -215,7 +221,7 @@ class NodeAgent:
                 self._kept.soon(replace(self._state, endpoints={**self._state.endpoints, tunnel.name: endpoint}))
 
     async def _revive(self) -> None:
-        """Begin tunnels anew that have fallen silent, as after a reboot of the edge."""
+        """Begin tunnels anew that have fallen silent, as after a reboot of the edge; answers of no edge avoid them."""
         while True:
             await self._clock.sleep(REVIVE_EVERY_S)
             base = self._state.base
@@ -224,6 +230,13 @@ class NodeAgent:
                 for t in base.tunnels
             }
             await self._reviver.look(peers)
+            silent = frozenset(
+                t.name for t in base.tunnels if project.device_name(self._config, t) in self._reviver.silent
+            )
+            if silent != self._silent:
+                self._log("edges heard", silent=sorted(silent), of=len(base.tunnels))
+                self._silent = silent
+                self._wake.set()
 
     def _peer_updates(self, tunnel: Tunnel, present: PeerState | None, keepalive_s: int) -> list[PeerUpdate]:
         """What the edge's peer lacks. A living peer's list is never replaced: for a moment it would have none."""
@@ -263,6 +276,7 @@ class NodeAgent:
         )
         self._preconditions = (
             Precondition("tunnel-known", bool(base.tunnels), "" if base.tunnels else "no tunnel is known yet"),
+            Precondition("marks", not self._without_room, self._without_room),
             check.forwarding(sysctls, project.speaks_ipv6(base)),
             check.tunnels(actual, wanted),
             check.routes(actual, wanted),

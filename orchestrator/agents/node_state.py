@@ -1,7 +1,7 @@
 """What a node agent keeps on disk, and what follows from it for kernel and BIRD. Pure."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, ip_address
 
 from birdctl.commands import network
@@ -13,8 +13,8 @@ from dataplane.sysctl import IPV6_FORWARDING
 from fsm.records import AgentBase, NodePool, Tunnel
 from orchestrator.config.node_agent import NodeAgentConfig
 
-SOURCE_RULE, MARK_RULE = 10077, 10078
-"""Rule priorities: answers by their source (sent by the machine itself, or by IPVS), and by their connection's mark."""
+MARK_RULE, SOURCE_RULE = 10077, 10078
+"""Rule priorities: answers by their connection's mark, which names the edge; then those that have none, by source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,16 @@ def device_name(config: NodeAgentConfig, tunnel: Tunnel) -> str:
 def answers_table(config: NodeAgentConfig, tunnel: Tunnel) -> int:
     """The table whose default route leads into the tunnel."""
     return config.tables.first + tunnel.edge_index
+
+
+def with_room(config: NodeAgentConfig, base: AgentBase) -> tuple[AgentBase, str]:
+    """The base with those edges alone that `marks.mask` has a value for, and what is to be said of the others."""
+    fit = tuple(tunnel for tunnel in base.tunnels if config.marks.has_room_for(tunnel.edge_index))
+    left_out = sorted(tunnel.name for tunnel in base.tunnels if tunnel not in fit)
+    if not left_out:
+        return base, ""
+    text = f"marks.mask {config.marks.mask:#x} has no value left for {', '.join(left_out)}: give it more bits"
+    return replace(base, tunnels=fit), text
 
 
 def tables(config: NodeAgentConfig, base: AgentBase) -> list[int]:
@@ -72,8 +82,18 @@ def responder_for(base: AgentBase, responder: ProbeNamespace) -> ProbeNamespace:
     return responder.with_ipv6() if speaks_ipv6(base) else responder
 
 
-def kernel_state(config: NodeAgentConfig, state: NodeState, responder: ProbeNamespace) -> KernelState:
-    """Links, addresses, rules, routes and sysctls of a gateway, owner or standby alike."""
+def first_heard(base: AgentBase, silent: Collection[str]) -> tuple[Tunnel, ...]:
+    """The tunnel for answers whose connection names none: the first that is not `silent`, of all or none the first."""
+    return tuple(tunnel for tunnel in base.tunnels if tunnel.name not in silent)[:1] or base.tunnels[:1]
+
+
+def kernel_state(
+    config: NodeAgentConfig, state: NodeState, responder: ProbeNamespace, silent: Collection[str] = ()
+) -> KernelState:
+    """Links, addresses, rules, routes and sysctls of a gateway, owner or standby alike.
+
+    `silent`: edges from which nothing comes.
+    """
     base = state.base
     responder = responder_for(base, responder)
     links, addresses = {responder.host_link}, set(responder.host_addresses)
@@ -93,7 +113,7 @@ def kernel_state(config: NodeAgentConfig, state: NodeState, responder: ProbeName
             sysctls[IPV6_FORWARDING] = "1"
         # Loose: requests come from anywhere, and the way back to them is not this tunnel (RFC 3704 section 2.4).
         sysctls[f"net.ipv4.conf.{device}.rp_filter"] = "2"
-    for tunnel in base.tunnels[:1]:
+    for tunnel in first_heard(base, silent):
         for prefix in prefixes(state.pools):
             rules.add(Rule(canonical(prefix)[1], SOURCE_RULE, answers_table(config, tunnel), source=prefix))
     return KernelState(frozenset(links), frozenset(addresses), frozenset(routes), frozenset(rules), sysctls)
@@ -117,6 +137,8 @@ def bird_config(config: NodeAgentConfig, base: AgentBase) -> GatewayConfig | Non
     if not base.tunnels:
         return None
     first = base.tunnels[0]
+    # Its end of the tunnel with edge number 0, whether there is one or not: another router id would drop all sessions.
+    router_id = IPv4Address(int(IPv4Address(first.gateway_ipv4)) - 2 * first.edge_index)
     probes = {f"{tunnel.probe_ipv4}/32" for tunnel in base.tunnels}
     probes |= {f"{tunnel.probe_ipv6}/128" for tunnel in base.tunnels if tunnel.probe_ipv6}
     sessions = tuple(
@@ -125,13 +147,13 @@ def bird_config(config: NodeAgentConfig, base: AgentBase) -> GatewayConfig | Non
             interface=device_name(config, tunnel),
             local=ip_address(tunnel.gateway_ipv4),
             neighbor=ip_address(tunnel.edge_ipv4),
+            far_asn=tunnel.edge_asn,
         )
         for tunnel in base.tunnels
     )
     return GatewayConfig(
-        router_id=IPv4Address(first.gateway_ipv4),
+        router_id=router_id,
         asn=first.gateway_asn,
-        edge_asn=first.edge_asn,
         sessions=sessions,
         probe_prefixes=tuple(network(text) for text in sorted(probes)),
         announce_file=config.bird.announce_file,

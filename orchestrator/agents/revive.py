@@ -34,16 +34,21 @@ class Reviver:
         """Times that a tunnel was begun anew."""
         self.handshakes: dict[str, float | None] = {}
         """Unix seconds of each device's last handshake, as last read."""
+        self.silent: frozenset[str] = frozenset()
+        """Devices on which nothing came lately, or that can't be read."""
 
     async def look(self, peers: Mapping[str, Sequence[PeerUpdate]]) -> None:
         """One look. `peers`: for each device what makes its peer anew, whole; a device that can't be read is passed."""
         self.handshakes = {device: self.handshakes.get(device) for device in peers}
+        silent: set[str] = set()
         for device, updates in peers.items():
             key = updates[0].public_key
             try:
                 state = (await self._wireguard.read(device)).peers.get(key)
                 self.handshakes[device] = state.last_handshake_s if state is not None else None
-                if state is not None and self._silent(device, state.rx_bytes):
+                if state is None or self._is_silent(device, state.rx_bytes):
+                    silent.add(device)
+                if state is not None and device in silent and self._is_due(device):
                     # In two calls: in one, the peer would keep the session that it has.
                     await self._wireguard.update(device, [PeerUpdate(key, remove=True)])
                     await self._wireguard.update(device, updates)
@@ -51,13 +56,20 @@ class Reviver:
                     self.revived += 1
             except DataplaneError:
                 self._heard.pop(device, None)  # reconciliation sees it too, and says so
+                silent.add(device)
+        self.silent = frozenset(silent)
 
-    def _silent(self, device: str, rx_bytes: int) -> bool:
+    def _is_silent(self, device: str, rx_bytes: int) -> bool:
         now = self._clock.now()
         heard = self._heard.setdefault(device, _Heard(rx_bytes, now, now))
         if heard.rx_bytes != rx_bytes:
             heard.rx_bytes, heard.at_s = rx_bytes, now
-        if now - heard.at_s < SILENT_S or now - heard.begun_s < AGAIN_S:
+        return now - heard.at_s >= SILENT_S
+
+    def _is_due(self, device: str) -> bool:
+        """Whether it may be begun anew at this moment; then it counts as done."""
+        heard, now = self._heard[device], self._clock.now()
+        if now - heard.begun_s < AGAIN_S:
             return False
         heard.begun_s = now
         return True

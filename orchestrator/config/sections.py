@@ -234,12 +234,16 @@ class Marks(Section):
         """Number of the lowest bit that is ours."""
         return (self.mask & -self.mask).bit_length() - 1
 
+    def has_room_for(self, edge_index: int) -> bool:
+        """Whether there is a value for that edge."""
+        return 0 <= edge_index < self.mask >> self.shift
+
     def value(self, edge_index: int) -> int:
         """The mark of an edge, within the mask: 1 for the first, since 0 means no mark.
 
         Raises ValueError where the mask has no room for that many edges.
         """
-        if not 0 <= edge_index < self.mask >> self.shift:
+        if not self.has_room_for(edge_index):
             raise ValueError(f"marks.mask {self.mask:#x} has no room for edge number {edge_index}")
         return (edge_index + 1) << self.shift
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from fsm.desired import allocate_slots, needs_ipv6
+from fsm.desired import MAX_EDGES, MAX_GATEWAYS, allocate, needs_ipv6
 from fsm.records import EdgeGatewaySpec, Identity, PoolSpec
 from fsm.types import PoolState
 from orchestrator.config.intent import Intent
@@ -98,11 +98,12 @@ class IntentKeeper:
             before = groups.get(group.name)
             leaving = _still_carrying(known, before, group.gateways) if before else ()
             gateways = (*group.gateways, *leaving)
-            slots = allocate_slots(before.slots if before else {}, gateways)
+            slots = allocate(before.slots if before else {}, gateways, MAX_GATEWAYS)
+            numbers = allocate(_edge_numbers(before), (edge.name for edge in group.edges), MAX_EDGES)
             ipv6 = bool(before and before.ipv6) or needs_ipv6(
                 pool for pool in self._intent.pools if pool.gateway_ref == group.name
             )
-            spec = replace(group, gateways=gateways, leaving=leaving, slots=slots, ipv6=ipv6)
+            spec = replace(group, gateways=gateways, leaving=leaving, slots=slots, edge_numbers=numbers, ipv6=ipv6)
             if spec != before:
                 wanted.append(SetSpec(EDGE_GATEWAY_KIND, group.name, spec))
         fit = [pool for pool in self._intent.pools if not _moves_house(pool, known)]
@@ -112,6 +113,11 @@ class IntentKeeper:
             if accepted is not None and not accepted.deleted:
                 wanted.append(SetSpec(kind, name, replace(accepted, deleted=True)))
         return tuple(wanted)
+
+
+def _edge_numbers(before: EdgeGatewaySpec | None) -> dict[str, int]:
+    """The numbers that edges have already."""
+    return {edge.name: before.edge_number(edge.name) for edge in before.edges} if before else {}
 
 
 def _still_carrying(known: Knowledge, before: EdgeGatewaySpec, named: Collection[str]) -> tuple[str, ...]:

@@ -27,14 +27,18 @@ PARKING = "parking"
 Event = tuple[str, Any]
 
 
-def group(**fields: Any) -> EdgeGatewaySpec:
-    """One edge, two gateways."""
+EDGES = (EdgeSpec("edge-1", "203.0.113.1", 64512), EdgeSpec("edge-2", "203.0.113.17", 64514))
+
+
+def group(edges: tuple[EdgeSpec, ...] = EDGES[:1], **fields: Any) -> EdgeGatewaySpec:
+    """One edge, or those given, and two gateways."""
     return EdgeGatewaySpec(
         "group",
-        (EdgeSpec("edge-1", "203.0.113.1", 64512),),
+        edges,
         ("gw-a", "gw-b"),
         64513,
         slots={"gw-a": 0, "gw-b": 1},
+        edge_numbers={edge.name: number for number, edge in enumerate(EDGES)},
         drain_linger_ms=30,
         **fields,
     )
@@ -42,7 +46,8 @@ def group(**fields: Any) -> EdgeGatewaySpec:
 
 def base(role: str, name: str, *pools: tuple[str, ...], **fields: Any) -> AgentBase:
     """The base of an agent of that group."""
-    identities = {("edge", "edge-1"): Identity("edge", "edge-1", "key-edge")}
+    keys = {"edge-1": "key-edge", "edge-2": "key-edge-2"}
+    identities = {("edge", edge): Identity("edge", edge, key) for edge, key in keys.items()}
     identities |= {("node", n): Identity("node", n, f"key-{n}", f"10.10.0.{i}") for i, n in enumerate(("gw-a", "gw-b"))}
     specs = [PoolSpec(f"pool-{n}", "192.0.2.0/24", prefixes, "group") for n, prefixes in enumerate(pools)]
     return agent_bases(group(**fields), specs, identities)[role, name]
@@ -73,7 +78,7 @@ class FakeLinux:
 
     def __init__(self, done: list[Event]) -> None:
         self.done = done
-        names = [f"net.ipv4.conf.{d}.rp_filter" for d in ("bgplb-g0", "bgplb-g1", "bgplb-e0", "all")]
+        names = [f"net.ipv4.conf.{d}.rp_filter" for d in ("bgplb-g0", "bgplb-g1", "bgplb-e0", "bgplb-e1", "all")]
         self.kernel = FakeKernel(KernelState(sysctls={"net.ipv4.ip_forward": "0", **dict.fromkeys(names, "0")}))
         self.netlink, self.nft, self.sysctls = self, self, self
         self.before_write: Callable[[], Awaitable[None]] | None = None
@@ -198,6 +203,12 @@ class RecordingWireGuard(FakeWireGuard):
     def allowed(self, name: str, peer: str) -> frozenset[str]:
         device = self._devices.get(name)
         return device.peers[peer].allowed_ips if device and peer in device.peers else frozenset()
+
+    def hear(self, name: str, peer: str) -> None:
+        """Something comes from that peer."""
+        device = self._devices[name]
+        found = device.peers[peer]
+        self._devices[name] = replace(device, peers={**device.peers, peer: replace(found, rx_bytes=found.rx_bytes + 1)})
 
     def vanish(self, name: str) -> None:
         """Its process is killed: the interface goes, with its routes."""

@@ -156,10 +156,10 @@ async def test_a_gateway_has_both_families(gateway: NodeWorld) -> None:
             ("::/0", 10077, "bgplb-e0", 1280),
         }
         assert {(r.family, r.priority, r.source, r.table) for r in state.rules} == {
-            ("ipv4", 10078, None, 10077),
-            ("ipv6", 10078, None, 10077),
-            ("ipv4", 10077, IPV4, 10077),
-            ("ipv6", 10077, IPV6, 10077),
+            ("ipv4", 10077, None, 10077),
+            ("ipv6", 10077, None, 10077),
+            ("ipv4", 10078, IPV4, 10077),
+            ("ipv6", 10078, IPV6, 10077),
         }
         assert gateway.wireguard.allowed("bgplb-e0", "key-edge") == {"0.0.0.0/0", "::/0"}
         assert gateway.kernel.ruleset is not None and '"fd78::1"' in gateway.kernel.ruleset

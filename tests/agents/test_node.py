@@ -40,8 +40,8 @@ async def test_a_gateway_is_ready_with_everything_in_place(world: NodeWorld) -> 
             ("0.0.0.0/0", 10077, "bgplb-e0", 1280)
         }
         assert {(r.priority, r.source, r.table) for r in state.rules} == {
-            (10078, None, 10077),
-            (10077, "192.0.2.0/26", 10077),
+            (10077, None, 10077),
+            (10078, "192.0.2.0/26", 10077),
         }
         assert world.kernel.ruleset is not None
         assert state.sysctls["net.ipv4.ip_forward"] == "1"

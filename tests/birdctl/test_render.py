@@ -6,6 +6,7 @@ After a wanted change run with BGPLB_REWRITE_GOLDEN=1 and commit only what you c
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from ipaddress import IPv4Address, ip_address, ip_network
 from pathlib import Path
 
@@ -36,10 +37,9 @@ def edge(folder: Path, *, versions: tuple[int, ...] = (4, 6), hooks: bool = True
     return EdgeConfig(
         router_id=IPv4Address("203.0.113.1"),
         asn=64512,
-        gateway_asn=64513,
         sessions=(
-            Session("gw-a", "bgplb-g0", ip_address("10.77.0.0"), ip_address("10.77.0.1"), accept),
-            Session("gw-b", "bgplb-g1", ip_address("10.77.1.0"), ip_address("10.77.1.1"), accept[:1]),
+            Session("gw-a", "bgplb-g0", ip_address("10.77.0.0"), ip_address("10.77.0.1"), 64513, accept),
+            Session("gw-b", "bgplb-g1", ip_address("10.77.1.0"), ip_address("10.77.1.1"), 64513, accept[:1]),
         ),
         import_extra=folder / "import_extra.conf" if hooks else None,
         local_include=folder / "local.conf" if hooks else None,
@@ -51,8 +51,7 @@ def gateway(folder: Path, *, versions: tuple[int, ...] = (4, 6), hooks: bool = T
     return GatewayConfig(
         router_id=IPv4Address("10.77.0.1"),
         asn=64513,
-        edge_asn=64512,
-        sessions=(Session("edge-1", "bgplb-e0", ip_address("10.77.0.1"), ip_address("10.77.0.0")),),
+        sessions=(Session("edge-1", "bgplb-e0", ip_address("10.77.0.1"), ip_address("10.77.0.0"), 64512),),
         probe_prefixes=probes,
         announce_file=folder / "announce.conf",
         local_include=folder / "local.conf" if hooks else None,
@@ -107,16 +106,15 @@ def test_bird_reads_what_is_rendered(hooks: Path, versions: tuple[int, ...], wit
 
 def test_bird_reads_an_edge_without_sessions(tmp_path: Path) -> None:
     path = tmp_path / "bird.conf"
-    path.write_text(edge_text(EdgeConfig(IPv4Address("203.0.113.1"), 64512, 64513, sessions=())))
+    path.write_text(edge_text(EdgeConfig(IPv4Address("203.0.113.1"), 64512, sessions=())))
     bird_reads(path)
 
 
 def test_bird_reads_a_session_over_ipv6(tmp_path: Path) -> None:
-    session = Session(
-        "gw-a", "bgplb-g0", ip_address("fd77::"), ip_address("fd77::1"), (ip_network("10.78.0.1/32"), *POOL.prefixes)
-    )
+    accept = (ip_network("10.78.0.1/32"), *POOL.prefixes)
+    session = Session("gw-a", "bgplb-g0", ip_address("fd77::"), ip_address("fd77::1"), 64513, accept)
     path = tmp_path / "bird.conf"
-    path.write_text(edge_text(EdgeConfig(IPv4Address("203.0.113.1"), 64512, 64513, sessions=(session,))))
+    path.write_text(edge_text(EdgeConfig(IPv4Address("203.0.113.1"), 64512, sessions=(session,))))
     bird_reads(path)
 
 
@@ -155,6 +153,15 @@ def test_each_session_accepts_its_own_prefixes_only() -> None:
     assert "+" not in text  # exact prefixes, no longer ones
 
 
+def test_a_gateway_of_several_edges_has_a_session_with_each_of_its_own_number() -> None:
+    first = gateway(Path("/run"))
+    second = Session("edge-2", "bgplb-e1", ip_address("10.77.0.3"), ip_address("10.77.0.2"), 64514)
+    text = gateway_text(replace(first, sessions=(*first.sessions, second)))
+    assert 'interface "bgplb-e0", "bgplb-e1" {' in text, "BFD on both"
+    ends = [line.split()[1:] for line in text.splitlines() if line.startswith("\tneighbor ")]
+    assert ends == [["10.77.0.0", "port", "1179", "as", "64512;"], ["10.77.0.2", "port", "1179", "as", "64514;"]]
+
+
 def test_the_gateway_touches_no_kernel_table() -> None:
     assert "protocol kernel" not in gateway_text(gateway(Path("/run")))
 
@@ -165,6 +172,7 @@ def _session(**changes: object) -> Session:
         "interface": "bgplb-g0",
         "local": ip_address("10.77.0.0"),
         "neighbor": ip_address("10.77.0.1"),
+        "far_asn": 64513,
     }
     return Session(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -173,7 +181,6 @@ def _edge_with(**changes: object) -> str:
     values: dict[str, object] = {
         "router_id": IPv4Address("203.0.113.1"),
         "asn": 64512,
-        "gateway_asn": 64513,
         "sessions": (_session(accept=POOL.prefixes),),
     }
     return edge_text(EdgeConfig(**{**values, **changes}))  # type: ignore[arg-type]
@@ -183,7 +190,7 @@ def _edge_with(**changes: object) -> str:
     ("changes", "says"),
     [
         ({"asn": 0}, "asn"),
-        ({"gateway_asn": 2**32}, "neighbour's asn"),
+        ({"sessions": (_session(far_asn=2**32),)}, "neighbour's asn"),
         ({"bgp_port": 0}, "bgp_port"),
         ({"hold_time_s": 2}, "hold_time_s"),
         ({"signal_table": 254}, "signal_table"),

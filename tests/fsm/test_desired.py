@@ -1,20 +1,24 @@
 """What agents are told: the projection of each state, tunnels, slots and addresses."""
 
 from dataclasses import replace
+from ipaddress import ip_address, ip_network
 
 import pytest
 
 from fsm.desired import (
+    MAX_EDGES,
+    MAX_GATEWAYS,
     agent_bases,
-    allocate_slots,
+    allocate,
     announcers,
     edge_pool,
     pool_desired,
     tunnel_addresses,
     tunnel_ipv6_addresses,
 )
-from fsm.records import EdgePool, Identity, NodePool, Plan, PoolRecord
+from fsm.records import EdgePool, Identity, NodePool, Plan, PoolRecord, Tunnel
 from fsm.types import PoolState
+from orchestrator.agents.edge_state import probe_source, probe_source_ipv6
 from tests.fsm.test_table import record_in
 from tests.fsm.world import PREFIXES, ModelWorld
 
@@ -92,21 +96,48 @@ def test_old_owner_stops_only_with_a_target() -> None:
 
 
 def test_slots_stay_and_gaps_are_filled() -> None:
-    assert allocate_slots({}, ["gw-a", "gw-b"]) == {"gw-a": 0, "gw-b": 1}
-    assert allocate_slots({"gw-a": 0, "gw-b": 1}, ["gw-b"]) == {"gw-b": 1}
-    assert allocate_slots({"gw-b": 1}, ["gw-c", "gw-b", "gw-d"]) == {"gw-b": 1, "gw-c": 0, "gw-d": 2}
+    assert allocate({}, ["gw-a", "gw-b"], 9) == {"gw-a": 0, "gw-b": 1}
+    assert allocate({"gw-a": 0, "gw-b": 1}, ["gw-b"], 9) == {"gw-b": 1}
+    assert allocate({"gw-b": 1}, ["gw-c", "gw-b", "gw-d"], 9) == {"gw-b": 1, "gw-c": 0, "gw-d": 2}
 
 
 def test_slots_do_not_depend_on_the_order_of_those_known() -> None:
     known = {"gw-a": 3, "gw-b": 0}
-    assert allocate_slots(known, ["gw-b", "gw-a"]) == allocate_slots(known, ["gw-a", "gw-b"]) == known
+    assert allocate(known, ["gw-b", "gw-a"], 9) == allocate(known, ["gw-a", "gw-b"], 9) == known
 
 
 def test_slots_run_out() -> None:
-    full = [f"gw-{n}" for n in range(255)]
-    assert sorted(allocate_slots({}, full).values()) == list(range(255))
-    with pytest.raises(ValueError, match=r"more than 255 gateways.*gw-late"):
-        allocate_slots({}, [*full, "gw-late"])
+    full = [f"gw-{n}" for n in range(MAX_GATEWAYS)]
+    assert sorted(allocate({}, full, MAX_GATEWAYS).values()) == list(range(255))
+    with pytest.raises(ValueError, match=r"more than 255 are named.*gw-late"):
+        allocate({}, [*full, "gw-late"], MAX_GATEWAYS)
+
+
+def test_an_edge_keeps_its_addresses_when_another_goes() -> None:
+    numbered = replace(GROUP, edge_numbers={"edge-1": 0, "edge-2": 1})
+    before = agent_bases(numbered, [SPEC], agents())
+    after = agent_bases(replace(numbered, edges=GROUP.edges[1:]), [SPEC], agents())
+    assert after["edge", "edge-2"] == before["edge", "edge-2"]
+    assert after["node", "gw-b"].tunnels == before["node", "gw-b"].tunnels[1:]
+
+
+def test_every_tunnel_of_a_full_group_has_addresses_of_its_own() -> None:
+    """No two tunnels share an address, none is one that edges send their probes from, and all lie in their range."""
+    slots, numbers = range(0, MAX_GATEWAYS, 2), range(MAX_EDGES)
+    pairs = [(slot, number) for slot in slots for number in numbers]
+    for version, of in ((4, tunnel_addresses), (6, tunnel_ipv6_addresses)):
+        ends = [address for pair in pairs for address in of(GROUP, *pair)[:2]]
+        assert len(set(ends)) == 2 * len(pairs)
+        tunnels = [tunnel_of(slot, number) for slot, number in pairs]
+        sources = {probe_source(t) if version == 4 else probe_source_ipv6(t) for t in tunnels}
+        assert len(sources) == MAX_EDGES and not sources & set(ends)
+        whole = ip_network(GROUP.tunnel_ipv4 if version == 4 else GROUP.tunnel_ipv6)
+        assert all(ip_address(address) in whole for address in (*ends, *sources))
+
+
+def tunnel_of(slot: int, number: int) -> Tunnel:
+    four, six = tunnel_addresses(GROUP, slot, number), tunnel_ipv6_addresses(GROUP, slot, number)
+    return Tunnel("gw", slot, "", "", 0, *four, 64512, 64513, number, *six)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ class ModelWorld:
             gateways=gateways,
             gateway_asn=64513,
             slots={name: slot for slot, name in enumerate(gateways)},
+            edge_numbers={name: number for number, name in enumerate(edges)},
         )
         self.spec: PoolSpec = PoolSpec(POOL, "192.0.2.0/24", PREFIXES, "group")
         self.gateways = {name: ModelGateway(name) for name in gateways}

@@ -46,8 +46,7 @@ def gateway_config(interface: str, announce_file: Path, local_include: Path | No
     return GatewayConfig(
         router_id=IPv4Address("10.77.0.1"),
         asn=64513,
-        edge_asn=64512,
-        sessions=(Session("edge-1", interface, ip_address("10.77.0.1"), ip_address("10.77.0.0")),),
+        sessions=(Session("edge-1", interface, ip_address("10.77.0.1"), ip_address("10.77.0.0"), 64512),),
         probe_prefixes=PROBES,
         announce_file=announce_file,
         bfd=Bfd(interval_ms=100),
@@ -116,12 +115,12 @@ class Pair:
             self.interface("edge"),
             ip_address("10.77.0.0"),
             ip_address("10.77.0.1"),
+            64513,
             (*PROBES, POOL_4, POOL_6, POOL_B),
         )
         return EdgeConfig(
             router_id=IPv4Address("10.77.0.0"),
             asn=64512,
-            gateway_asn=64513,
             sessions=(session,),
             bfd=Bfd(interval_ms=100),
             import_extra=extra,
