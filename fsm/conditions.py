@@ -30,12 +30,14 @@ def conditions(record: PoolRecord, view: PoolView) -> tuple[Condition, ...]:
     gone = [name for name, sight in view.edges.items() if sight.heartbeat is not Heartbeat.FRESH]
     if gone or not all_edges_fresh(view):
         found.append(Condition("EdgeUnreachable", "HeartbeatLost", ", ".join(gone) or "no edge is known"))
-    if record.state == PoolState.ACTIVE_HEALTHY and record.announce and not _announced(record, view):
-        found.append(Condition("AdvertisementPending", "NotSeenAtEdge", f"no announcement by {record.owner}"))
+    if record.state == PoolState.ACTIVE_HEALTHY and record.announce and (deaf := _not_announced(record, view)):
+        text = f"no announcement by {record.owner} at {', '.join(deaf)}"
+        found.append(Condition("AdvertisementPending", "NotSeenAtEdge", text))
     if owner is not None and owner.judgement is Judgement.SUSPECT:
         found.append(Condition("Suspect", "ControlLost", f"traffic through {owner.name} is fine, its agent is silent"))
-    if owner is not None and owner.partial:
-        found.append(Condition("PartialPath", "DownAtSomeEdges", f"{owner.name} is unfit at some edges, not at all"))
+    if owner is not None and owner.down_at:
+        text = f"{owner.name} is down at {', '.join(owner.down_at)}, not at every edge: no move"
+        found.append(Condition("PartialPath", "DownAtSomeEdges", text))
     armed = [name for name, r in view.edge_reports.items() if r.armed_plan is not None]
     if record.state == PoolState.HELD and armed:
         found.append(Condition("HoldPending", "PlanNotYetRevoked", f"still armed at {', '.join(armed)}"))
@@ -53,8 +55,11 @@ def conditions(record: PoolRecord, view: PoolView) -> tuple[Condition, ...]:
     return tuple(found)
 
 
-def _announced(record: PoolRecord, view: PoolView) -> bool:
-    return all(record.owner in report.announced_by for report in view.edge_reports.values())
+def _not_announced(record: PoolRecord, view: PoolView) -> list[str]:
+    """Edges that do not hear the owner announce; one that is silent itself is not known to be deaf."""
+    fresh = (name for name, sight in view.edges.items() if sight.heartbeat is Heartbeat.FRESH)
+    reports = {name: view.edge_reports.get(name) for name in fresh}
+    return [name for name, r in reports.items() if r is not None and record.owner not in r.announced_by]
 
 
 def _why_none(record: PoolRecord, view: PoolView) -> str:

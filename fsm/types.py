@@ -95,6 +95,9 @@ STALE_AFTER_MS = 1000
 SUSPECT_MOVE_AFTER_MS = 5000
 """How long a gateway is Suspect before `suspectAction: move` acts, in milliseconds."""
 
+PARTIAL_AFTER_MS = 500
+"""How long edges must disagree on a gateway until it is said, in milliseconds: in a power cut they do for a moment."""
+
 DAMPING_WINDOW_MS = 60_000
 DAMPING_FREE_MOVES = 3
 DAMPING_FIRST_MS = 1000

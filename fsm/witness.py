@@ -3,7 +3,7 @@
 The judgement table is the one of docs/architecture.md; `judge` is that table, `view_gateway` feeds it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fsm.records import AgentRecord, EdgeGatewaySpec, EdgeReport, GatewayDrain, GatewayWitness, NodeReport
@@ -49,8 +49,10 @@ class GatewayView:
     usable: bool = False
     """Ready, or short of it only by a late heartbeat or a lost probe: no reason to take it out of a plan."""
     suspect_s: float = 0.0
-    partial: bool = False
-    """Unfit at some edges, not at all of them."""
+    down_at: tuple[str, ...] = ()
+    """Edges at which it is down, where it is not so at all of them."""
+    by_edge: Mapping[str, Judgement] = field(default_factory=dict)
+    """What each edge with a fresh agent says of it."""
     evidence: Mapping[str, str] = field(default_factory=dict)
     not_ready: tuple[str, ...] = ()
 
@@ -75,22 +77,41 @@ def judge(session: str, heartbeat: str, probe: str, missed: int) -> Judgement:
     return Judgement.HEALTHY if heartbeat == Heartbeat.FRESH else Judgement.SUSPECT
 
 
-def combine(words: list[Judgement]) -> tuple[Judgement, bool]:
-    """Several edges' words as one, and whether they disagree: down only where all who can see say so.
+IS_DOWN = (Judgement.DEAD, Judgement.UNFIT, Judgement.FLAP)
+
+
+def combine(words: Sequence[Judgement]) -> Judgement:
+    """Several edges' words as one: down only where all who can see say so.
 
     Down everywhere, but not in the same way, is unfit: at one edge at least no packet passes.
     """
     if not words:
-        return Judgement.NONE, False
-    down = {w for w in words if w in (Judgement.DEAD, Judgement.UNFIT, Judgement.FLAP)}
+        return Judgement.NONE
+    down = {w for w in words if w in IS_DOWN}
     if down and any(w not in down for w in words):
-        return Judgement.NONE, True
+        return Judgement.NONE
     if down:
-        return (down.pop() if len(down) == 1 else Judgement.UNFIT), False
+        return down.pop() if len(down) == 1 else Judgement.UNFIT
     for word in (Judgement.NONE, Judgement.SUSPECT):
         if word in words:
-            return word, False
-    return Judgement.HEALTHY, False
+            return word
+    return Judgement.HEALTHY
+
+
+def seeing_edges(group: EdgeGatewaySpec, world: World) -> tuple[str, ...]:
+    """Edges whose word counts: with a fresh agent, and of those the ones that any gateway reaches, if there are some.
+
+    An edge that no gateway reaches while another one is reached has a fault of its own, and says nothing of gateways.
+    """
+    fresh = tuple(e.name for e in group.edges if _heartbeat(world.edges.get(e.name)) is Heartbeat.FRESH)
+    if len(fresh) < 2:
+        return fresh
+    return tuple(name for name in fresh if _is_reached(world.edge_reports.get(name), group.gateways)) or fresh
+
+
+def _is_reached(report: EdgeReport | None, gateways: Iterable[str]) -> bool:
+    witnesses = (report.gateways.get(name, UNSEEN) for name in gateways) if report is not None else ()
+    return any(w.session == Session.UP or w.probe in (Probe.PASSING, Probe.DOUBTFUL) for w in witnesses)
 
 
 def lan_is_lost(name: str, group: EdgeGatewaySpec, world: World) -> bool:
@@ -108,7 +129,7 @@ def _reaches_lan(name: str, group: EdgeGatewaySpec, world: World) -> bool:
     report = world.node_reports.get(name)
     if report is None or not report.lan_reached or _heartbeat(world.nodes.get(name)) is not Heartbeat.FRESH:
         return False
-    seen = [r.gateways.get(name, UNSEEN) for e in group.edges if (r := world.edge_reports.get(e.name)) is not None]
+    seen = [_witness(world.edge_reports.get(edge), name) for edge in seeing_edges(group, world)]
     return not any(w.session == Session.DOWN or w.probe == Probe.FAILING for w in seen)
 
 
@@ -116,10 +137,15 @@ def view_gateway(name: str, group: EdgeGatewaySpec, world: World) -> GatewayView
     """Judge one gateway of a group."""
     sight = world.nodes.get(name, Sight())
     report = world.node_reports.get(name)
-    fresh_edges = [e.name for e in group.edges if _heartbeat(world.edges.get(e.name)) is Heartbeat.FRESH]
-    reports = (world.edge_reports.get(e) for e in fresh_edges)
-    seen = [r.gateways.get(name, UNSEEN) if r else UNSEEN for r in reports]
-    judgement, partial = combine([judge(w.session, sight.heartbeat, w.probe, w.missed) for w in seen])
+    everywhere = {
+        e.name: _witness(world.edge_reports.get(e.name), name)
+        for e in group.edges
+        if _heartbeat(world.edges.get(e.name)) is Heartbeat.FRESH
+    }
+    by_edge = {e: judge(w.session, sight.heartbeat, w.probe, w.missed) for e, w in everywhere.items()}
+    seeing = seeing_edges(group, world)
+    judgement, seen = combine([by_edge[e] for e in seeing]), [everywhere[e] for e in seeing]
+    down_at = tuple(edge for edge, word in by_edge.items() if word in IS_DOWN)
     lan_lost = lan_is_lost(name, group, world)
     if lan_lost and judgement in (Judgement.HEALTHY, Judgement.SUSPECT, Judgement.NONE):
         judgement = Judgement.UNFIT
@@ -139,10 +165,15 @@ def view_gateway(name: str, group: EdgeGatewaySpec, world: World) -> GatewayView
         and not lasting
         and sight.heartbeat is not Heartbeat.EXPIRED,
         suspect_s=sight.age_s if judgement is Judgement.SUSPECT else 0.0,
-        partial=partial,
-        evidence=_evidence(sight, seen, lan_lost),
+        down_at=down_at if len(down_at) < len(by_edge) else (),
+        by_edge=by_edge,
+        evidence=_evidence(sight, everywhere, lan_lost),
         not_ready=not_ready,
     )
+
+
+def _witness(report: EdgeReport | None, gateway: str) -> GatewayWitness:
+    return report.gateways.get(gateway, UNSEEN) if report is not None else UNSEEN
 
 
 def _heartbeat(sight: Sight | None) -> Heartbeat:
@@ -188,12 +219,19 @@ def _shortcomings(
     return tuple(reasons)
 
 
-def _evidence(sight: Sight, seen: list[GatewayWitness], lan_lost: bool) -> Mapping[str, str]:
+def _evidence(sight: Sight, seen: Mapping[str, GatewayWitness], lan_lost: bool) -> Mapping[str, str]:
     return {
-        "session": ",".join(w.session for w in seen) or "unseen",
-        "probe": ",".join(w.probe for w in seen) or "unseen",
+        "session": _each({e: w.session for e, w in seen.items()}) or "unseen",
+        "probe": _each({e: w.probe for e, w in seen.items()}) or "unseen",
         "heartbeat": str(sight.heartbeat),
-        **({"probe_family": f} if (f := ",".join(w.family for w in seen if w.family)) else {}),
+        **({"probe_family": f} if (f := _each({e: w.family for e, w in seen.items()})) else {}),
         **({"lan": "lost"} if lan_lost else {}),
-        **({"session_reason": r} if (r := ",".join(w.reason for w in seen if w.reason)) else {}),
+        **({"session_reason": r} if (r := _each({e: w.reason for e, w in seen.items()})) else {}),
     }
+
+
+def _each(words: Mapping[str, str]) -> str:
+    """What the edges say, as one text: each with its name, if there are several; one that says nothing is left out."""
+    if len(words) == 1:
+        return next(iter(words.values()))
+    return ", ".join(f"{edge} {word}" for edge, word in words.items() if word)

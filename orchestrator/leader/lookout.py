@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 from fsm.evaluate import PoolView
-from fsm.types import SUSPECT_MOVE_AFTER_MS, Heartbeat
+from fsm.types import PARTIAL_AFTER_MS, SUSPECT_MOVE_AFTER_MS, Heartbeat
 from fsm.witness import GatewayView, view_gateway
 from orchestrator.leader.knowledge import Knowledge
 
@@ -20,6 +20,7 @@ class Lookout:
         """What of each gateway has to differ for its group's pools to be looked at."""
         self._edges: dict[str, tuple[Heartbeat, ...]] = {}
         self._ready_since_s: dict[str, float] = {}
+        self._partial_since_s: dict[str, float] = {}
         self._seen_s = 0.0
         """Up to when the mirror was current, at the last look."""
 
@@ -32,7 +33,7 @@ class Lookout:
         world = self._known.world(self._seen_s)
         moved: set[str] = set()
         for group in self._known.groups().values():
-            views = {g: view_gateway(g, group, world) for g in group.gateways}
+            views = {g: self._lasting(view_gateway(g, group, world), now) for g in group.gateways}
             looks = {name: _look(view) for name, view in views.items()}
             edges = tuple(world.edges[e.name].heartbeat for e in group.edges)
             for view in views.values():
@@ -45,6 +46,14 @@ class Lookout:
             self._gateways[group.name], self._edges[group.name] = views, edges
             self._looks[group.name] = looks
         return moved
+
+    def _lasting(self, view: GatewayView, now: float) -> GatewayView:
+        """Without a disagreement of its edges that has only just begun: a power cut must not wait for it to be told."""
+        if not view.down_at:
+            self._partial_since_s.pop(view.name, None)
+        elif now - self._partial_since_s.setdefault(view.name, now) < PARTIAL_AFTER_MS / 1000:
+            return replace(view, down_at=())
+        return view
 
     def views(self, now: float, write_failed: bool, missing: Collection[str]) -> Mapping[str, PoolView]:
         """What matters to each pool, put together when it is asked for. `missing`: pools that the intent lacks."""

@@ -1,6 +1,6 @@
 """Gateways and edges of a model world: what works of them, what they did, and what they said last."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fsm.fence import FenceState
 from fsm.records import AgentRecord, EdgePoolReport, GatewayWitness, NodePool, NodePoolReport
@@ -77,7 +77,17 @@ class ModelEdge:
     unsaid: EdgePoolReport | None = None
     executed: list[int] = field(default_factory=list)
     witnesses: dict[str, GatewayWitness] = field(default_factory=dict)
+    cut_off: set[str] = field(default_factory=set)
+    """Gateways to which its own link is cut; others may reach them."""
+    healed_s: dict[str, float] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
+
+    def witness(self, gateway: ModelGateway, now_s: float) -> GatewayWitness:
+        """What it sees of that gateway through its own link."""
+        if gateway.name in self.cut_off:
+            return GatewayWitness("down", "failing", PROBE_UNFIT_AFTER)
+        seen = gateway.witness(now_s)
+        return replace(seen, settled=seen.settled and now_s >= self.healed_s.get(gateway.name, 0.0) + SETTLE_S)
 
     def registered(self) -> AgentRecord:
         """As it stands in the store."""

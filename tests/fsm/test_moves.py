@@ -1,4 +1,4 @@
-"""Whole moves in a world that obeys: power cuts, drains, second failures, unreachable edges."""
+"""Whole moves in a world that obeys: power cuts, drains, second failures."""
 
 from dataclasses import replace
 
@@ -360,56 +360,6 @@ def test_target_without_announcement_and_without_packets_is_left() -> None:
     edge.witnesses["gw-b"] = replace(edge.witnesses["gw-b"], session="unknown", probe="failing", missed=2)
     world.think()
     assert world.state == S.FAILURE_DETECTED and world.machine.target == "gw-c"
-
-
-# ---- unreachable edge --------------------------------------------------------------------------------------------
-
-
-def test_unreachable_edge_suspends_the_deadline() -> None:
-    world = settled(edges=("edge-1", "edge-2"))
-    world.edges["edge-1"].stuck = True
-    world.power_cut("gw-a")
-    world.think()
-    world.edge_lost("edge-2")
-    mark = len(world.history)
-    world.run(20)
-    assert world.states(mark) == [] and world.state == S.FAILURE_DETECTED and "EdgeUnreachable" in conditions(world)
-    world.edge_back("edge-2")
-    world.think()
-    assert world.state == S.FAILURE_DETECTED, "it restarts on the edge's return"
-    world.edges["edge-1"].stuck = False
-    world.run(2)
-    assert world.state == S.ACTIVE_HEALTHY and world.edges["edge-2"].points_at == "gw-b"
-    assert "EdgeUnreachable" not in conditions(world)
-
-
-def test_lost_edge_alone_moves_nothing() -> None:
-    world = settled()
-    world.edge_lost("edge-1")
-    mark = len(world.history)
-    world.run(5)
-    assert world.states(mark) == [] and "EdgeUnreachable" in conditions(world)
-
-
-def test_a_fresh_edge_is_moved_without_the_lost_one() -> None:
-    world = settled(edges=("edge-1", "edge-2"))
-    world.edge_lost("edge-2")
-    world.run(2)
-    world.power_cut("gw-a")
-    world.run(1)
-    assert world.state == S.ACTIVE_HEALTHY and world.edges["edge-1"].points_at == "gw-b"
-    assert world.edges["edge-2"].points_at == "gw-a"
-    world.edge_back("edge-2")
-    world.run(1)
-    assert world.edges["edge-2"].points_at == "gw-b"
-
-
-def test_down_at_some_edges_is_partial_and_moves_nothing() -> None:
-    world = settled(edges=("edge-1", "edge-2"))
-    edge = world.edges["edge-2"]
-    edge.witnesses["gw-a"] = replace(edge.witnesses["gw-a"], session="down", probe="failing", missed=5)
-    world.think()
-    assert world.state == S.ACTIVE_HEALTHY and "PartialPath" in conditions(world)
 
 
 def test_gateway_removed_from_its_group_gives_its_pool_away() -> None:

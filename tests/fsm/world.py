@@ -262,7 +262,8 @@ class ModelWorld:
             owner, target = self.gateways.get(command.owner or ""), self.gateways.get(plan.target if plan else "")
             if plan is None or owner is None or target is None:
                 return
-            if owner.session != "down" or owner.passes or target.session != "up" or not target.passes:
+            seen = [edge.witness(gateway, self.now_s) for gateway in (owner, target)]
+            if [(w.session, w.probe) for w in seen] != [("down", "failing"), ("up", "passing")]:
                 return
             edge.fence = execute(edge.fence, POOL)
             edge.executed.append(plan.epoch)
@@ -273,9 +274,10 @@ class ModelWorld:
         for edge in self.edges.values():
             if not edge.reachable:
                 continue
-            edge.witnesses = {g.name: g.witness(self.now_s) for g in self.gateways.values()}
+            edge.witnesses = {g.name: edge.witness(g, self.now_s) for g in self.gateways.values()}
             if edge.report is not None:
-                heard = tuple(g.name for g in self.gateways.values() if g.announcing and g.session == "up")
+                up = (g for g in self.gateways.values() if edge.witnesses[g.name].session == "up")
+                heard = tuple(g.name for g in up if g.announcing)
                 edge.report = replace(edge.report, announced_by=heard)
 
     # ---- time and faults -------------------------------------------------------------------------------------------
@@ -309,6 +311,16 @@ class ModelWorld:
 
     def path_heal(self, name: str) -> None:
         self.gateways[name].path, self.gateways[name].good_since_s = True, self.now_s
+        self._watch()
+
+    def link_cut(self, edge: str, gateway: str) -> None:
+        """Between these two alone."""
+        self.edges[edge].cut_off.add(gateway)
+        self._watch()
+
+    def link_heal(self, edge: str, gateway: str) -> None:
+        self.edges[edge].cut_off.discard(gateway)
+        self.edges[edge].healed_s[gateway] = self.now_s
         self._watch()
 
     def agent_kill(self, name: str) -> None:

@@ -1,9 +1,9 @@
 """Conversations: commands to a model world, what the core made of each one below it.
 
 A file is a sequence of blocks: one or more commands, a line of four dashes, the expected output, an empty line.
-Commands: `world`, `gateway NAME FAULT`, `edge NAME FAULT`, `think`, `obey [AGENT ...]`, `act [EDGE ...]` (edges do what
-their plans say), `run SECONDS`, `tick SECONDS`, `hold REASON`, `release`, `addresses PREFIX ...`, `delete`,
-`move TARGET REASON`, `leader NAME`, `status`.
+Commands: `world`, `gateway NAME FAULT`, `edge NAME FAULT [GATEWAY]`, `think`, `obey [AGENT ...]`, `act [EDGE ...]`
+(edges do what their plans say), `run SECONDS`, `tick SECONDS`, `hold REASON`, `release`, `addresses PREFIX ...`,
+`delete`, `move TARGET REASON`, `leader NAME`, `status`.
 """
 
 from collections.abc import Callable, Iterator
@@ -121,10 +121,12 @@ class Conversation:
         return []
 
     def _edge(self, words: list[str]) -> list[str]:
-        name, fault = words
+        name, fault, *gateway = words
         faults: dict[str, Callable[[str], None]] = {"lost": self._world.edge_lost, "back": self._world.edge_back}
         if fault in ("stuck", "unstuck"):
             self._world.edges[name].stuck = fault == "stuck"
+        elif fault in ("cut-off", "joined"):
+            (self._world.link_cut if fault == "cut-off" else self._world.link_heal)(name, gateway[0])
         else:
             faults[fault](name)
         return []
