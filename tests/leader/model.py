@@ -136,6 +136,8 @@ class Edge:
     reachable: bool = True
     autonomous: bool = False
     """It carries out plans by itself, whether the store is there or not."""
+    cut_off: set[str] = field(default_factory=set)
+    """Gateways to which its own link is cut."""
     fence: FenceState = field(default_factory=FenceState)
     points_at: dict[str, str | None] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
@@ -275,7 +277,7 @@ class World:
             self.server.commit([Delete(key)])
 
     def _obey_edge(self, edge: Edge) -> None:
-        witnesses = {g.name: self._witness(g) for g in self.gateways.values()}
+        witnesses = {g.name: self._witness(g, g.name in edge.cut_off) for g in self.gateways.values()}
         base = self.read(KEYS.desired_base("edge", edge.name), AgentBase)
         if base is not None:
             seen = {tunnel.name: witnesses[tunnel.name] for tunnel in base.tunnels if tunnel.name in witnesses}
@@ -310,7 +312,9 @@ class World:
         )
         self.put(KEYS.observed("edge", edge.name, "pool", name), report)
 
-    def _witness(self, gateway: Gateway) -> GatewayWitness:
+    def _witness(self, gateway: Gateway, cut_off: bool) -> GatewayWitness:
+        if cut_off:
+            return GatewayWitness("down", "failing", PROBE_UNFIT_AFTER)
         passes = gateway.powered and gateway.path
         settled = passes and self.clock.now() >= gateway.good_since_s + SETTLE_S
         missed = 0 if passes else PROBE_UNFIT_AFTER
