@@ -132,10 +132,15 @@ def machine(record: PoolRecord) -> Json:
         "cause": record.cause,
         "evidence": dict(record.evidence),
         "conditions": [asdict(condition) for condition in record.conditions],
-        "edges": {
-            name: {"epoch": view.epoch, "owner": view.owner, "phase": view.phase}
-            for name, view in sorted(record.edges.items())
-        },
+        "edges": edges_of(record),
+    }
+
+
+def edges_of(record: PoolRecord) -> Json:
+    """What each edge has acknowledged of a pool: installed, withdrawn, pending, removed, or unknown."""
+    return {
+        name: {"epoch": view.epoch, "owner": view.owner, "phase": view.phase}
+        for name, view in sorted(record.edges.items())
     }
 
 
@@ -251,6 +256,7 @@ def _pool(record: PoolRecord, spec: PoolSpec | None, groups: Mapping[str, EdgeGa
         "cause": record.cause,
         "prefixes": list(spec.addresses) if spec is not None else [],
         "conditions": [asdict(condition) for condition in record.conditions],
+        "edges": edges_of(record),
         "last_move": last_move(record, group),
     }
 
@@ -276,6 +282,7 @@ def _gateway(view: GatewayView, group: EdgeGatewaySpec, world: World, records: M
         "session": view.evidence.get("session", "unseen"),
         "probe": view.evidence.get("probe", "unseen"),
         "judgement": str(view.judgement),
+        "edges": {edge: str(word) for edge, word in view.by_edge.items()},
         "evidence": dict(view.evidence),
         "drained": view.drained,
         "leaving": view.leaving,

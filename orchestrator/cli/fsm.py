@@ -15,7 +15,7 @@ from orchestrator.cli.environment import (
     environment,
     with_store,
 )
-from orchestrator.cli.output import age, structured, table
+from orchestrator.cli.output import age, edge_texts, structured, table
 
 if TYPE_CHECKING:
     from orchestrator.config.cli import CliConfig
@@ -139,7 +139,7 @@ def _show(found: dict[str, Any], *, wide: bool) -> None:
         row += [plan, machine["since"], machine["cause"]]
         if wide:
             row.append([f"{c['type']}: {c['message'] or c['reason']}" for c in machine["conditions"]])
-            row.append([f"{n} {e['phase']} {e['owner'] or '-'}@{e['epoch']}" for n, e in machine["edges"].items()])
+            row.append(edge_texts(machine["edges"]))
             row.append([f"{key}={value}" for key, value in machine["evidence"].items()])
         rows.append(row)
     table(columns, rows, "no machines")

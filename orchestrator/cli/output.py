@@ -75,3 +75,8 @@ def age(age_ms: int) -> str:
     if age_ms < 0:
         return "an unknown time"
     return f"{age_ms} ms" if age_ms < 10_000 else f"{age_ms // 1000} s"
+
+
+def edge_texts(edges: dict[str, Any]) -> list[str]:
+    """What each edge acknowledged: its name, how far it is, with which owner and epoch."""
+    return [f"{name} {edge['phase']} {edge['owner'] or '-'}@{edge['epoch']}" for name, edge in edges.items()]

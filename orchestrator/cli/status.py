@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.environment import ConfigOption, Environment, SocketOption, ask_socket, environment, with_store
-from orchestrator.cli.output import Format, age, structured, table
+from orchestrator.cli.output import Format, age, edge_texts, structured, table
 
 if TYPE_CHECKING:
     from orchestrator.config.cli import CliConfig
@@ -110,13 +110,13 @@ def _show(found: dict[str, Any], *, wide: bool) -> None:
 def _show_pools(pools: list[dict[str, Any]], *, wide: bool) -> None:
     columns = ["POOL", "STATE", "OWNER", "STANDBY", "EPOCH", "SINCE", "CONDITIONS"]
     if wide:
-        columns += ["PREFIXES", "CAUSE", "LAST MOVE"]
+        columns += ["PREFIXES", "EDGES", "CAUSE", "LAST MOVE"]
     rows = []
     for pool in pools:
         conditions = [condition["type"] for condition in pool["conditions"]]
         row = [pool["name"], pool["state"], pool["owner"], pool["standby"], pool["epoch"], pool["since"], conditions]
         if wide:
-            row += [pool["prefixes"], pool["cause"], move_text(pool["last_move"])]
+            row += [pool["prefixes"], edge_texts(pool["edges"]), pool["cause"], move_text(pool["last_move"])]
         rows.append(row)
     table(columns, rows, "no pools")
 

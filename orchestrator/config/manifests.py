@@ -12,14 +12,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from fsm.desired import MAX_EDGES, MAX_GATEWAYS
 from fsm.records import EdgeGatewaySpec, EdgeSpec, PoolSpec
 from orchestrator.config.problems import refuse, setting
 from orchestrator.config.sections import DNS_LABEL, NAME_RULE
 
 API_VERSION = "networking.example.net/v1alpha1"
-MAX_GATEWAYS = 255
-"""Slots of an EdgeGateway: the third byte of a tunnel's address."""
-
 ASN_RULE = "1 to 4294967294, but not 23456 or 65535 (RFC 6793, RFC 7300)"
 PREFIX_RULE = (
     "an IPv4 prefix of /16 to /32 or an IPv6 prefix of /32 to /128 without host bits, such as 192.0.2.0/26 or "
@@ -239,16 +237,20 @@ class Tunnel(Manifest):
     )
     port_base: int = setting(
         51820,
-        "UDP port of the edge for gateway number 0; the next gateways take the next ports",
+        "UDP port of each edge for gateway number 0; the next gateways take the next ports",
         allowed="1024 to 65280",
         ge=1024,
         le=65280,
     )
     ipv4: Annotated[str, _range(4, 16, "10.77.0.0/16")] = setting(
-        "10.77.0.0/16", "Addresses of the tunnels, a /31 each", allowed="a text: an IPv4 prefix such as 10.77.0.0/16"
+        "10.77.0.0/16",
+        "Addresses of the tunnels: a /24 a gateway, in it a /31 an edge",
+        allowed="a text: an IPv4 prefix such as 10.77.0.0/16",
     )
     ipv6: Annotated[str, _range(6, 48, "fd77::/48")] = setting(
-        "fd77::/48", "Addresses of the tunnels, a /127 each", allowed="a text: an IPv6 prefix such as fd77::/48"
+        "fd77::/48",
+        "Addresses of the tunnels: a /64 a gateway, in it a /127 an edge",
+        allowed="a text: an IPv6 prefix such as fd77::/48",
     )
     probe: Probe = setting(Probe(), "Addresses of the probes", allowed="a mapping with ipv4 and ipv6")
 
@@ -290,7 +292,11 @@ class EdgeGatewayManifestSpec(Manifest):
     """`spec` of an EdgeGateway."""
 
     edges: Annotated[tuple[Edge, ...], Field(strict=False)] = setting(
-        ..., "The edge routers", allowed="a list of exactly one edge with name, endpoint and asn", min_length=1
+        ...,
+        "The edge routers; each serves every pool of the group",
+        allowed=f"a list of 1 to {MAX_EDGES} edges, each with name, endpoint and asn",
+        min_length=1,
+        max_length=MAX_EDGES,
     )
     gateways: Names = setting(
         ...,
@@ -313,10 +319,9 @@ class EdgeGatewayManifestSpec(Manifest):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         broken = []
-        if len(self.edges) > 1:
-            broken.append(("edges", "a list of exactly one edge: more than one is not supported by this version"))
-        broken += _repeated("edges", [edge.name for edge in self.edges], ".name")
-        broken += _repeated("gateways", self.gateways, "")
+        broken += _repeated("edges", [edge.name for edge in self.edges], ".name", "a name")
+        broken += _repeated("edges", [edge.endpoint for edge in self.edges], ".endpoint", "an endpoint")
+        broken += _repeated("gateways", self.gateways, "", "a name")
         for index, edge in enumerate(self.edges):
             if edge.asn == self.gateway_asn:
                 broken.append((f"edges.{index}.asn", f"another number than gatewayASN, {self.gateway_asn}"))
@@ -328,11 +333,11 @@ class EdgeGatewayManifestSpec(Manifest):
         return self
 
 
-def _repeated(field: str, names: Sequence[str], tail: str) -> list[tuple[str, str]]:
+def _repeated(field: str, values: Sequence[str], tail: str, what: str) -> list[tuple[str, str]]:
     return [
-        (f"{field}.{index}{tail}", f"a name that is not in the list already, as number {names.index(name) + 1}")
-        for index, name in enumerate(names)
-        if name in names[:index]
+        (f"{field}.{index}{tail}", f"{what} that is not in the list already, as number {values.index(value) + 1}")
+        for index, value in enumerate(values)
+        if value in values[:index]
     ]
 
 

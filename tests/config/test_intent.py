@@ -86,6 +86,21 @@ def test_every_field_of_an_edge_gateway_reaches_the_record() -> None:
     )
 
 
+ONE_EDGE = "{name: edge-1, endpoint: 203.0.113.1, asn: 64512}"
+
+
+def edges_text(count: int) -> str:
+    return ", ".join(f"{{name: edge-{n}, endpoint: 203.0.113.{n}, asn: {64600 + n}}}" for n in range(1, count + 1))
+
+
+@pytest.mark.parametrize("count", [2, 64])
+def test_a_group_of_several_edges_each_with_a_number_of_its_own(count: int) -> None:
+    intent = read({"a.yaml": EDGE_GATEWAY.replace(ONE_EDGE, edges_text(count)), "b.yaml": POOL})
+    assert intent.problems == ()
+    edges = intent.edge_gateways[0].edges
+    assert edges == tuple(EdgeSpec(f"edge-{n}", f"203.0.113.{n}", 64600 + n) for n in range(1, count + 1))
+
+
 def test_several_documents_in_a_file_and_what_kubernetes_adds() -> None:
     pool = POOL.replace("metadata:\n", "metadata:\n  uid: abc\n  generation: 2\n  labels: {a: b}\n")
     assert read({"all.yaml": f"---\n{EDGE_GATEWAY}---\n# nothing\n---\n{pool}"}).ok
@@ -263,14 +278,24 @@ GROUPS = [
         "spec.failover.profile: value 'slow': fast, lan or wan",
     ),
     (
-        "two edges",
-        EDGE_GATEWAY.replace("asn: 64512}", "asn: 64512}, {name: edge-2, endpoint: 203.0.113.9, asn: 64512}"),
-        "spec.edges: value 'a list': a list of exactly one edge: more than one is not supported by this version",
+        "two edges at one place",
+        EDGE_GATEWAY.replace("asn: 64512}", "asn: 64512}, {name: edge-2, endpoint: 203.0.113.1, asn: 64512}"),
+        "spec.edges[1].endpoint: value '203.0.113.1': an endpoint that is not in the list already, as number 1",
+    ),
+    (
+        "two edges of one name",
+        EDGE_GATEWAY.replace("asn: 64512}", "asn: 64512}, {name: edge-1, endpoint: 203.0.113.9, asn: 64512}"),
+        "spec.edges[1].name: value 'edge-1': a name that is not in the list already, as number 1",
+    ),
+    (
+        "more edges than there are tables",
+        EDGE_GATEWAY.replace(ONE_EDGE, edges_text(65)),
+        "spec.edges: value 'a list': a list of 1 to 64 edges, each with name, endpoint and asn",
     ),
     (
         "no edge",
-        EDGE_GATEWAY.replace("{name: edge-1, endpoint: 203.0.113.1, asn: 64512}", ""),
-        "spec.edges: value '[]': a list of exactly one edge with name, endpoint and asn",
+        EDGE_GATEWAY.replace(ONE_EDGE, ""),
+        "spec.edges: value '[]': a list of 1 to 64 edges, each with name, endpoint and asn",
     ),
     (
         "endpoint with a port",
