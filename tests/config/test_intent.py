@@ -6,7 +6,7 @@ import pytest
 
 from fsm.records import EdgeGatewaySpec, EdgeSpec, PoolSpec
 from orchestrator.config.intent import Intent, read_intent
-from tests.config.texts import BOTH, EDGE_GATEWAY, POOL
+from tests.config.texts import BOTH, EDGE_GATEWAY, ONE_EDGE, POOL, edges_text
 
 GROUP = "EdgeGateway/edge-gateway"
 FIRST = "EIPPool/external-ip-pool-1"
@@ -84,13 +84,6 @@ def test_every_field_of_an_edge_gateway_reaches_the_record() -> None:
         drain_linger_ms=700,
         standbys=2,
     )
-
-
-ONE_EDGE = "{name: edge-1, endpoint: 203.0.113.1, asn: 64512}"
-
-
-def edges_text(count: int) -> str:
-    return ", ".join(f"{{name: edge-{n}, endpoint: 203.0.113.{n}, asn: {64600 + n}}}" for n in range(1, count + 1))
 
 
 @pytest.mark.parametrize("count", [2, 64])

@@ -1,5 +1,13 @@
 """The files that the tests begin with; each test breaks one thing in one of them."""
 
+ONE_EDGE = "{name: edge-1, endpoint: 203.0.113.1, asn: 64512}"
+
+
+def edges_text(count: int) -> str:
+    """So many edges, for the list."""
+    return ", ".join(f"{{name: edge-{n}, endpoint: 203.0.113.{n}, asn: {64600 + n}}}" for n in range(1, count + 1))
+
+
 EDGE_GATEWAY = """\
 apiVersion: networking.example.net/v1alpha1
 kind: EdgeGateway
