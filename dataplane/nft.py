@@ -4,12 +4,13 @@ By the program nft: no call of it is on the failover's hot path, and the library
 """
 
 from dataplane.errors import KernelError, KernelRefused
+from dataplane.nft_foreign import ForeignRule, Ours, rules_in_the_way
 from dataplane.nft_rules import FAMILY, TABLE, normalise, transaction
 from dataplane.programs import run
 
 
 class Nft:
-    """One namespace's table ``inet bgplb``. Other tables are never read or touched."""
+    """One namespace's table ``inet bgplb``. Other tables are never touched."""
 
     def __init__(self, namespace: str | None = None, deadline_s: float = 5.0) -> None:
         self._namespace = namespace
@@ -50,6 +51,10 @@ class Nft:
         if await self.read() != ruleset:
             raise KernelError(f"table {FAMILY} {TABLE} was changed by somebody else while it was applied: find out who")
         return True
+
+    async def in_the_way(self, ours: Ours) -> tuple[ForeignRule, ...]:
+        """Rules of other tables that would lead our requests astray. Reads all rules: not for every second."""
+        return rules_in_the_way(await self._nft("--terse", "list", "ruleset"), ours)
 
     async def _nft(self, *arguments: str, stdin: str = "") -> str:
         return await run("nft", "-j", *arguments, stdin=stdin, namespace=self._namespace, deadline_s=self._deadline_s)

@@ -13,6 +13,8 @@ from dataplane.namespace import entered
 
 _PROC_SYS = Path("/proc/sys")
 IPV6_FORWARDING = "net.ipv6.conf.all.forwarding"
+IPVS_REROUTE = "net.ipv4.vs.snat_reroute"
+"""Whether IPVS looks for the way anew after it gave an answer its address; there once the module ip_vs is loaded."""
 
 
 class SysctlStoreError(DataplaneError):

@@ -16,12 +16,13 @@ from dataplane.kernel import LinuxKernel
 from dataplane.model import KernelState
 from dataplane.probe_namespace import ProbeNamespace
 from dataplane.reach import Reach
-from dataplane.sysctl import IPV6_FORWARDING
+from dataplane.sysctl import IPV6_FORWARDING, IPVS_REROUTE
 from dataplane.wireguard import PeerState, PeerUpdate, WireGuard
 from fsm.ports import Clock
 from fsm.records import AgentBase, NodePool, NodePoolReport, NodeReport, Precondition, Tunnel
 from orchestrator.agents import node_state as project
 from orchestrator.agents import preconditions as check
+from orchestrator.agents.foreign import ForeignRules
 from orchestrator.agents.kept import Kept
 from orchestrator.agents.link import AgentLink
 from orchestrator.agents.node_state import NodeState
@@ -74,7 +75,7 @@ class NodeAgent:
         self._told = False
         self._wake, self._announce_wake = asyncio.Event(), asyncio.Event()
         self._preconditions: tuple[Precondition, ...] = ()
-        self._wanted: tuple[NodeState, frozenset[str], KernelState] | None = None
+        self._wanted: tuple[NodeState, frozenset[str], bool, KernelState] | None = None
         """What the kernel should hold, for that state: a thousand pools have a rule each, the same at each look."""
         self._read_back_s = 0.0
         """When BIRD is to be asked again though nothing seems to have changed."""
@@ -85,6 +86,7 @@ class NodeAgent:
         self._reviver = Reviver(wireguard, clock)
         self._silent: frozenset[str] = frozenset()
         """Edges from which nothing comes just now."""
+        self._foreign = ForeignRules(kernel.nft, clock)
         reach.on_change = self._report
         self.link: AgentLink | None = None
         self.turns = 0
@@ -179,11 +181,11 @@ class NodeAgent:
         self._report()
 
     def _kernel_wanted(self) -> KernelState:
-        known = self._wanted
-        if known is None or known[0] is not self._state or known[1] is not self._silent:
-            wanted = project.kernel_state(self._config, self._state, self._responder, self._silent)
-            known = self._wanted = (self._state, self._silent, wanted)
-        return known[2]
+        known, ipvs = self._wanted, bool(self._kernel.sysctls.read([IPVS_REROUTE]))
+        if known is None or known[0] is not self._state or known[1:3] != (self._silent, ipvs):
+            wanted = project.kernel_state(self._config, self._state, self._responder, ipvs, self._silent)
+            known = self._wanted = (self._state, self._silent, ipvs, wanted)
+        return known[3]
 
     async def _converge(self, base: AgentBase, wanted: KernelState) -> KernelState | None:
         """What is there; None where something was changed, or went wrong, and has to be looked at again."""
@@ -261,12 +263,14 @@ class NodeAgent:
 
     async def _check(self, wanted: KernelState, found: KernelState | None) -> None:
         lan = self._config.lan.interface or self._lan_device
-        names = ["net.ipv4.ip_forward", IPV6_FORWARDING]
+        names = ["net.ipv4.ip_forward", IPV6_FORWARDING, IPVS_REROUTE]
         for device in ("all", *([lan] if lan else [])):
             names += [f"net.ipv4.conf.{device}.rp_filter", f"net.ipv4.conf.{device}.src_valid_mark"]
         try:
             actual = found or replace(await self._read(wanted), nft=await self._kernel.nft.read())
             sysctls = self._kernel.sysctls.read(names)
+            ours = project.ours(self._config, self._state.base)
+            foreign = await self._foreign.look(ours)
         except DataplaneError as error:
             self._preconditions = (Precondition("kernel", False, str(error)),)
             return
@@ -282,6 +286,8 @@ class NodeAgent:
             check.routes(actual, wanted),
             check.rules(actual, wanted),
             check.in_place("nft", actual.nft, project.nft_table(self._config, base, self._responder), "our nft rules"),
+            check.foreign_marks(ours, actual.rules, foreign),
+            *([check.ipvs_answers(sysctls)] if IPVS_REROUTE in sysctls else []),
             *([check.lan_reverse_path(sysctls, lan)] if lan else []),
             Precondition("lan-address", lan is not None, "" if lan else f"no interface has {self._config.lan.address}"),
             Precondition("bird", "bird" not in self._problems, self._problems.get("bird")),

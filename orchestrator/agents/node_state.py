@@ -8,8 +8,9 @@ from birdctl.commands import network
 from birdctl.render import Announcements, Bfd, GatewayConfig, PoolAnnouncement, Session
 from dataplane import nft_rules
 from dataplane.model import Address, KernelState, Link, Route, Rule, canonical
+from dataplane.nft_foreign import Ours
 from dataplane.probe_namespace import ProbeNamespace
-from dataplane.sysctl import IPV6_FORWARDING
+from dataplane.sysctl import IPV6_FORWARDING, IPVS_REROUTE
 from fsm.records import AgentBase, NodePool, Tunnel
 from orchestrator.config.node_agent import NodeAgentConfig
 
@@ -88,17 +89,19 @@ def first_heard(base: AgentBase, silent: Collection[str]) -> tuple[Tunnel, ...]:
 
 
 def kernel_state(
-    config: NodeAgentConfig, state: NodeState, responder: ProbeNamespace, silent: Collection[str] = ()
+    config: NodeAgentConfig, state: NodeState, responder: ProbeNamespace, ipvs: bool, silent: Collection[str] = ()
 ) -> KernelState:
     """Links, addresses, rules, routes and sysctls of a gateway, owner or standby alike.
 
-    `silent`: edges from which nothing comes.
+    `ipvs`: its kernel has it. `silent`: edges from which nothing comes.
     """
     base = state.base
     responder = responder_for(base, responder)
     links, addresses = {responder.host_link}, set(responder.host_addresses)
     routes, rules = set(), set()
     sysctls = {"net.ipv4.ip_forward": "1"}
+    if ipvs and base.tunnels:
+        sysctls[IPVS_REROUTE] = "1"  # or its answers go the way of the pod's address, past the source rule
     for tunnel in base.tunnels:
         device, table = device_name(config, tunnel), answers_table(config, tunnel)
         mark = config.marks.value(tunnel.edge_index)
@@ -130,6 +133,15 @@ def nft_table(config: NodeAgentConfig, base: AgentBase, responder: ProbeNamespac
     probe = {tunnel.probe_ipv4: responder.inside_address(4) for tunnel in base.tunnels}
     probe |= {tunnel.probe_ipv6: responder.inside_address(6) for tunnel in base.tunnels if tunnel.probe_ipv6}
     return nft_rules.GatewayRules(tunnels, config.marks.mask, base.mtu, probe).ruleset()
+
+
+def ours(config: NodeAgentConfig, base: AgentBase) -> Ours:
+    """What foreign rules must leave alone."""
+    return Ours(
+        frozenset(config.marks.value(tunnel.edge_index) for tunnel in base.tunnels),
+        config.marks.mask,
+        frozenset(device_name(config, tunnel) for tunnel in base.tunnels),
+    )
 
 
 def bird_config(config: NodeAgentConfig, base: AgentBase) -> GatewayConfig | None:

@@ -1,9 +1,10 @@
 """What a gateway must be to carry traffic, checked on the machine itself; each failure names what would help."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from dataplane.model import KernelState
-from dataplane.sysctl import IPV6_FORWARDING
+from dataplane.model import KernelState, Rule
+from dataplane.nft_foreign import ForeignRule, Ours
+from dataplane.sysctl import IPV6_FORWARDING, IPVS_REROUTE
 from fsm.records import Precondition
 
 
@@ -25,6 +26,12 @@ def lan_reverse_path(sysctls: Mapping[str, str], device: str) -> Precondition:
     marked = "1" in (sysctls.get(f"net.ipv4.conf.{c}.src_valid_mark", "0") for c in ("all", device))
     detail = f"rp_filter is strict on {device} while src_valid_mark is set: set net.ipv4.conf.{device}.rp_filter = 2"
     return Precondition("lan-reverse-path", not (strict and marked), detail if strict and marked else "")
+
+
+def ipvs_answers(sysctls: Mapping[str, str]) -> Precondition:
+    """IPVS looks for the way of its answers once more, with the pool's address as their source (ipvs-sysctl.rst)."""
+    value = sysctls[IPVS_REROUTE]
+    return Precondition("ipvs-answers", value != "0", f"{IPVS_REROUTE} = {value}" if value == "0" else "")
 
 
 def in_place(name: str, actual: object, wanted: object, what: str) -> Precondition:
@@ -49,3 +56,29 @@ def rules(actual: KernelState, wanted: KernelState) -> Precondition:
     """The rules that lead answers to their table."""
     missing = sorted(f"{r.priority} {r.source or hex(r.fwmark or 0)}" for r in wanted.rules - actual.rules)
     return Precondition("answer-rules", not missing, f"missing: {', '.join(missing)}" if missing else "")
+
+
+def foreign_marks(ours: Ours, rules: Iterable[Rule], found: Iterable[ForeignRule]) -> Precondition:
+    """Nobody else reads our marks or copies them to requests, as rules of an older set-up may do.
+
+    It is for the operator to remove them: they are not ours.
+    """
+    problems = [
+        f"ip rule {rule.priority} (fwmark {rule.fwmark:#x}/{rule.fwmask:#x} to table {rule.table}) is not ours and "
+        f"takes packets with our mark: ip {'-6 ' if rule.family == 'ipv6' else ''}rule del priority {rule.priority}"
+        for rule in sorted(rules, key=lambda rule: (rule.family, rule.priority))
+        if not rule.ours and _reads(rule, ours)
+    ]
+    problems += [
+        f"rule {rule.handle} of chain {rule.chain} in nft table {rule.family} {rule.table} {rule.does}: {rule.removal}"
+        for rule in found
+    ]
+    detail = "; ".join(problems) + f"; or give marks.mask, now {ours.mask:#x}, other bits"
+    return Precondition("foreign-marks", not problems, detail if problems else "")
+
+
+def _reads(rule: Rule, ours: Ours) -> bool:
+    """Whether the rule takes packets that carry one of our marks, whatever their other bits are."""
+    if rule.fwmark is None or rule.fwmask is None or not rule.fwmask & ours.mask:
+        return False
+    return any(not (mark ^ rule.fwmark) & rule.fwmask & ours.mask for mark in ours.marks)

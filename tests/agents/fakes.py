@@ -13,6 +13,7 @@ from birdctl.render import Announcements
 from dataplane.diff import Op
 from dataplane.keys import ensure_private_key
 from dataplane.model import TABLE_MAIN, KernelState, Route
+from dataplane.nft_foreign import ForeignRule, Ours
 from dataplane.wireguard import PeerUpdate
 from fsm.desired import agent_bases
 from fsm.records import AgentBase, EdgeGatewaySpec, EdgePool, EdgeSpec, Identity, PoolSpec
@@ -145,10 +146,16 @@ class Netlink(FakeLinux):
 
 
 class FakeNft:
-    """Our table of nft."""
+    """Our table of nft, and what of others' is in its way."""
 
     def __init__(self, linux: FakeLinux) -> None:
         self._linux = linux
+        self.foreign: list[ForeignRule] = []
+        self.asked: list[Ours] = []
+
+    async def in_the_way(self, ours: Ours) -> tuple[ForeignRule, ...]:
+        self.asked.append(ours)
+        return tuple(self.foreign)
 
     async def ensure(self, ruleset: str | None) -> bool:
         return await self._linux.ensure(ruleset)
