@@ -120,6 +120,7 @@ def _enter(draft: PoolDraft, before: PoolRecord) -> PoolRecord:
     moved = draft.state != before.state
     goes_on = not moved or {draft.state, before.state} <= set(MOVING)
     record = replace(draft.record, state=draft.state, retries=draft.record.retries if goes_on else 0)
+    moved_on = moved or record.epoch != before.epoch
     last_move = dict(record.last_move)
     if record.epoch != before.epoch and record.target is not None:
         last_move = {"from": before.owner or "", "to": record.target, "epoch": record.epoch, "cause": event.cause}
@@ -130,8 +131,8 @@ def _enter(draft: PoolDraft, before: PoolRecord) -> PoolRecord:
         record,
         since_ms=draft.instant.wall_ms if moved else record.since_ms,
         deadline_s=_deadline(record, draft.instant),
-        cause=event.cause if moved or record.epoch != before.epoch else record.cause,
-        evidence=dict(event.evidence) or record.evidence,
+        cause=event.cause if moved_on else record.cause,
+        evidence=dict(event.evidence) if event.evidence and moved_on else record.evidence,
         last_move=last_move,
         edges=_edges(record, before, event),
         seq=before.seq + 1,
@@ -140,7 +141,8 @@ def _enter(draft: PoolDraft, before: PoolRecord) -> PoolRecord:
 
 def _edges(record: PoolRecord, before: PoolRecord, event: Event) -> Mapping[str, EdgeView]:
     """A number above all others is meant for every edge, whoever it is by now; one of a plan for those who have it."""
-    if record.epoch == before.epoch or event.name == PoolEvent.PLAN_EXECUTED or record.plan:
+    of_a_plan = event.name == PoolEvent.PLAN_EXECUTED or record.epoch in {plan.epoch for plan in before.plan}
+    if record.epoch == before.epoch or of_a_plan:
         return record.edges
     named = event.targets if event.name == PoolEvent.EDGE_RENEWED else ()
     views = {**{name: EdgeView() for name in named}, **record.edges}

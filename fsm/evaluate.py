@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from fsm.events import Event, PoolEvent
 from fsm.placement import rank
-from fsm.records import EdgeGatewaySpec, EdgePoolReport, EdgeView, NodePoolReport, PoolRecord, PoolSpec
+from fsm.records import EdgeGatewaySpec, EdgePoolReport, EdgeView, NodePoolReport, Plan, PoolRecord, PoolSpec
 from fsm.types import SUSPECT_MOVE_AFTER_MS, Heartbeat, Judgement, PoolState
 from fsm.witness import GatewayView, Sight
 
@@ -46,6 +46,9 @@ def next_event(record: PoolRecord, view: PoolView) -> Event | None:
     executed = _executed_plan(record, view)
     if executed is not None:
         return executed
+    superseded = _superseded_plan(record, view)
+    if superseded is not None:
+        return superseded
     renewed = _edge_renewed(record, view)
     if renewed is not None:
         return renewed
@@ -184,6 +187,29 @@ def _executed_plan(record: PoolRecord, view: PoolView) -> Event | None:
     report = done[newest]
     cause = "executed by the edge" if report.executed_plan == newest else "the edge is ahead of the store"
     return Event(E.PLAN_EXECUTED, cause, report.owner, newest, phases_ms=_phases([report], "detect"))
+
+
+def _superseded_plan(record: PoolRecord, view: PoolView) -> Event | None:
+    """An edge carried out a plan while the record was already beyond it, and the history does not tell of that yet."""
+    oldest = min(record.plans_told, default=0)
+    untold = {
+        plan.epoch: (plan, edge)
+        for edge, report in view.edge_reports.items()
+        for plan in _ends(report.carried_out)
+        if oldest < plan.epoch < record.epoch and plan.epoch not in record.plans_told
+    }
+    if not untold or record.state == S.PENDING:
+        return None
+    plan, edge = untold[min(untold)]
+    evidence = {"plan": str(plan.epoch), "target": plan.target, "edge": edge}
+    cause = f"{edge} carried out plan {plan.epoch} for {plan.target}"
+    return Event(E.PLAN_SUPERSEDED, cause, plan.target, plan.epoch, evidence=evidence)
+
+
+def _ends(plans: tuple[Plan, ...]) -> list[Plan]:
+    """Without those that the edge went on from to the next of their chain: plans in a row count as one."""
+    left = {plan.base for plan in plans}
+    return [plan for plan in plans if plan.epoch not in left]
 
 
 def incarnation_of(sight: Sight) -> str:

@@ -20,6 +20,7 @@ class PoolEvent(StrEnum):
     OWNER_RECOVERED = "OwnerRecovered"
     PLAN_OUTDATED = "PlanOutdated"
     PLAN_EXECUTED = "PlanExecuted"
+    PLAN_SUPERSEDED = "PlanSuperseded"
     HOLD_REQUESTED = "HoldRequested"
     HOLD_RELEASED = "HoldReleased"
     DELETE_REQUESTED = "DeleteRequested"
@@ -34,10 +35,10 @@ class PoolEvent(StrEnum):
 class Event:
     """One event for one machine.
 
-    `cause` is a short token or an operator's reason; `target` the gateway it speaks of; `epoch` only for an executed
-    plan; `serves` says that packets pass through the owner although something is missing; `phases_ms` are times that
-    one host measured on its own clock; `addresses` the prefixes that the pool has now; `targets` the gateways that a
-    plan should name, next first, or the edges that have lost their memory.
+    `cause` is a short token or an operator's reason; `target` the gateway it speaks of; `epoch` only for a plan that
+    was carried out; `serves` says that packets pass through the owner although something is missing; `phases_ms` are
+    times that one host measured on its own clock; `addresses` the prefixes that the pool has now; `targets` the
+    gateways that a plan should name, next first, or the edges that have lost their memory.
     """
 
     name: PoolEvent

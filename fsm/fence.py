@@ -9,7 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import ip_network
 
-from fsm.records import EdgePool
+from fsm.records import EdgePool, Plan
+
+REMEMBERED = 4
+"""Plans that were carried out last, kept of each pool: two chains of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,8 @@ class Accepted:
     mod_revision: int
     executed: bool = False
     """The edge came here by itself, by a plan; nobody has commanded since."""
+    carried_out: tuple[Plan, ...] = ()
+    """The last plans that the edge carried out by itself, newest last; a command does not take them away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,8 @@ def accept_all(
         if refusal is not None:
             refused[pool] = refusal
             continue
-        pools[pool] = Accepted(command, mod_revision)
+        known = pools.get(pool)
+        pools[pool] = Accepted(command, mod_revision, carried_out=known.carried_out if known else ())
         for prefix in command.prefixes:
             floor[prefix] = max(command.epoch, floor.get(prefix, 0))
     return replace(state, pools=pools, floor=floor), refused
@@ -116,6 +122,7 @@ def execute_all(state: FenceState, pools: Sequence[str]) -> tuple[FenceState, Ma
     """The fence after the next plans of these pools, one after the other, and why some could not be carried out."""
     reasons: dict[str, str] = {}
     steps: list[tuple[str, EdgePool, int]] = []
+    done: dict[str, tuple[Plan, ...]] = {}
     for pool in pools:
         before = state.pools[pool]
         plan = next((p for p in before.command.plan if p.base == before.command.epoch), None)
@@ -125,9 +132,12 @@ def execute_all(state: FenceState, pools: Sequence[str]) -> tuple[FenceState, Ma
         rest = tuple(p for p in before.command.plan if p.epoch > plan.epoch)
         command = replace(before.command, owner=plan.target, epoch=plan.epoch, planned=False, plan=rest)
         steps.append((pool, command, before.mod_revision))
+        done[pool] = (*before.carried_out, plan)[-REMEMBERED:]
     after, refused = accept_all(state, steps)
     reasons |= {pool: refusal.reason for pool, refusal in refused.items()}
-    moved = {pool: Accepted(command, revision, True) for pool, command, revision in steps if pool not in refused}
+    moved = {
+        pool: Accepted(command, revision, True, done[pool]) for pool, command, revision in steps if pool not in refused
+    }
     return replace(after, pools={**after.pools, **moved}), reasons
 
 

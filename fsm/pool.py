@@ -18,6 +18,7 @@ from fsm.pool_acts import (
     has_target,
     keep_where_sent,
     not_switched,
+    note_superseded,
     outbid,
     own,
     remember_state,
@@ -29,6 +30,7 @@ from fsm.pool_acts import (
     stay,
     switch,
     take_epoch,
+    take_first,
     take_over,
     was_idle,
     was_pending,
@@ -64,7 +66,7 @@ NEW_MOVE = (take_epoch, count_move)
 TAKE_OVER = (take_over, count_move)
 
 ROWS: tuple[Row[PoolDraft], ...] = (
-    Row(E.CANDIDATE_READY, (S.PENDING,), S.WITHDRAWN, "the first owner: no old path exists", None, (take_epoch,)),
+    Row(E.CANDIDATE_READY, (S.PENDING,), S.WITHDRAWN, "the first owner: no old path exists", None, (take_first,)),
     Row(E.CANDIDATE_READY, (S.STRANDED,), S.FAILURE_DETECTED, "somebody can take it at last", None, TAKE_OVER),
     Row(E.OWNER_RECOVERED, (S.STRANDED,), S.ACTIVE_HEALTHY, "the kept mapping works again"),
     Row(E.OWNER_UNFIT, (*RESTING, *SETTLING), S.FAILURE_DETECTED, "the target takes over", has_target, TAKE_OVER),
@@ -89,13 +91,18 @@ ROWS: tuple[Row[PoolDraft], ...] = (
         None,
         (adopt_plan, count_move, forget_held),
     ),
+    *(
+        Row(E.PLAN_SUPERSEDED, (s.name,), s.name, "it counts for nothing", None, (note_superseded,))
+        for s in STATES
+        if s.name != S.PENDING
+    ),
     Row(E.MOVE_WANTED, RESTING, S.DRAINING, "make before break", has_target, NEW_MOVE),
     Row(E.OLD_PATH_REMOVED, (S.FAILURE_DETECTED,), S.WITHDRAWN, "the edges confirm"),
     Row(E.NEW_PATH_INSTALLED, (S.WITHDRAWN, S.DRAINING), S.PEER_UPDATED, "the edges confirm", None, (own,)),
     Row(E.TARGET_PREPARED, (S.DRAINING,), S.DRAINING, "now the edges may point at it", not_switched, (switch,)),
     Row(E.TARGET_PREPARED, (S.PEER_UPDATED,), S.STANDBY_ADVERTISING, "it was told to announce and did as told"),
     Row(E.ANNOUNCED, (S.STANDBY_ADVERTISING,), S.ACTIVE_HEALTHY, "announcement seen, probe passing"),
-    Row(E.TARGET_LOST, MOVING, S.FAILURE_DETECTED, "next candidate", has_target, (keep_where_sent, take_epoch)),
+    Row(E.TARGET_LOST, MOVING, S.FAILURE_DETECTED, "next candidate", has_target, (keep_where_sent, take_over)),
     Row(E.TARGET_LOST, MOVING, S.STRANDED, "no other candidate", None, (keep_where_sent,)),
     Row(E.TARGET_LOST, (S.DRAINING,), S.ACTIVE_HEALTHY, "nothing moved yet: stay", not_switched, (stay,)),
     Row(
@@ -117,7 +124,7 @@ ROWS: tuple[Row[PoolDraft], ...] = (
         S.FAILURE_DETECTED,
         "next candidate",
         has_target,
-        (keep_where_sent, take_epoch, be_patient),
+        (keep_where_sent, take_over, be_patient),
     ),
     Row(E.DEADLINE_PASSED, MOVING, S.STRANDED, "no candidate", None, (keep_where_sent,)),
     Row(E.DEADLINE_PASSED, (S.DRAINING,), S.ACTIVE_HEALTHY, "nothing moved yet: stay", not_switched, (stay,)),
@@ -130,7 +137,7 @@ ROWS: tuple[Row[PoolDraft], ...] = (
         "its agent is silent; packets may pass all the same",
     ),
     Row(E.DEADLINE_PASSED, (S.STANDBY_ADVERTISING,), S.ACTIVE_HEALTHY, "packets pass; AdvertisementPending", serves),
-    Row(E.DEADLINE_PASSED, (S.STANDBY_ADVERTISING,), S.FAILURE_DETECTED, "next candidate", has_target, NEW_MOVE),
+    Row(E.DEADLINE_PASSED, (S.STANDBY_ADVERTISING,), S.FAILURE_DETECTED, "next candidate", has_target, TAKE_OVER),
     Row(E.DEADLINE_PASSED, (S.STANDBY_ADVERTISING,), S.STRANDED, "no candidate", None, (clear_target,)),
     Row(E.DEADLINE_PASSED, (S.TERMINATING,), S.TERMINATING, "an edge has not confirmed", None, (be_patient,)),
     Row(E.HOLD_REQUESTED, (*RESTING, S.PENDING, S.STRANDED), S.HELD, "automation pauses", None, (remember_state,)),
@@ -169,7 +176,7 @@ IGNORES = (
     Ignore((E.OWNER_UNFIT, E.TARGET_LOST, E.DEADLINE_PASSED, E.MOVE_WANTED), (S.HELD,), "automation is paused"),
     Ignore((E.OWNER_UNFIT, E.TARGET_LOST, E.MOVE_WANTED), (S.TERMINATING,), "it is being deleted"),
     Ignore((E.PLAN_EXECUTED,), (S.DRAINING, S.TERMINATING), "superseded by a higher epoch"),
-    Ignore((E.PLAN_EXECUTED,), (S.PENDING,), "no edge has a plan"),
+    Ignore((E.PLAN_EXECUTED, E.PLAN_SUPERSEDED), (S.PENDING,), "no edge has a plan"),
     Ignore((E.PLAN_OUTDATED,), _others(*RESTING), "a plan is for a pool at rest"),
     Ignore((E.MOVE_WANTED,), RESTING, "no target is ready"),
     Ignore((E.MOVE_WANTED,), (*MOVING, *SETTLING, S.DRAINING), "a move is under way"),

@@ -18,6 +18,9 @@ from fsm.types import (
 
 S = PoolState
 
+TOLD = 8
+"""Numbers of plans that a record remembers to have told of: more than edges remember to have carried out."""
+
 
 @dataclass(slots=True)
 class PoolDraft:
@@ -91,13 +94,29 @@ def standing(plans: tuple[Plan, ...], epoch: int) -> tuple[Plan, ...]:
 
 
 def take_over(d: PoolDraft) -> None:
-    """Where the edge has a plan for this very target, its number: leader and edge then do the same, in any order."""
+    """Where the edge's next plan names this very target, its number: both then do the same, in any order."""
     armed = next(iter(standing(d.record.plan, d.record.epoch)), None)
     if armed is None or armed.target != d.event.target:
         take_epoch(d)
-        return
-    rest = standing(d.record.plan, armed.epoch)
-    d.change(target=armed.target, base_epoch=d.record.epoch, epoch=armed.epoch, switched=False, plan=rest)
+    else:
+        _stand_at(d, armed.target, armed.epoch)
+
+
+def _stand_at(d: PoolDraft, target: str | None, epoch: int) -> None:
+    """The number of a plan becomes the pool's; what the chain says from there on still holds."""
+    rest = standing(d.record.plan, epoch)
+    d.change(target=target, base_epoch=d.record.epoch, epoch=epoch, switched=False, plan=rest)
+    _tell_of(d, epoch)
+
+
+def _tell_of(d: PoolDraft, number: int) -> None:
+    d.change(plans_told=tuple(sorted({*d.record.plans_told, number}))[-TOLD:])
+
+
+def take_first(d: PoolDraft) -> None:
+    """The first number. An edge may remember plans of a pool that had this name before; they are all below it."""
+    take_epoch(d)
+    _tell_of(d, d.epoch_counter)
 
 
 def arm(d: PoolDraft) -> None:
@@ -136,8 +155,16 @@ def adopt_plan(d: PoolDraft) -> None:
     """The edge moved by itself, under a number that was reserved for it: that number becomes the pool's."""
     if d.event.epoch is None:
         raise ValueError("an executed plan without its epoch")
-    rest = standing(d.record.plan, d.event.epoch)
-    d.change(target=d.event.target, base_epoch=d.record.epoch, epoch=d.event.epoch, switched=False, plan=rest)
+    _stand_at(d, d.event.target, d.event.epoch)
+
+
+def note_superseded(d: PoolDraft) -> None:
+    """What the edge did by itself counts for nothing: it is told a higher number, or has been already."""
+    if d.event.epoch is None:
+        raise ValueError("a superseded plan without its epoch")
+    said = {"epoch": d.event.epoch, "target": d.event.target or "", "edge": d.event.evidence.get("edge", "")}
+    d.change(superseded={**said, "by_epoch": d.record.epoch, "at_ms": d.instant.wall_ms})
+    _tell_of(d, d.event.epoch)
 
 
 def renumber(d: PoolDraft) -> None:
@@ -157,11 +184,14 @@ def own(d: PoolDraft) -> None:
 
 
 def keep_where_sent(d: PoolDraft) -> None:
-    """Edges that were already told to point at the target keep doing so: nothing is withdrawn without a target."""
+    """Edges that were already told to point at the target keep doing so: nothing is withdrawn without a target.
+
+    What is left of the plan stands on the number that they were told.
+    """
     if d.state == S.DRAINING and not d.record.switched:
         stay(d)
     else:
-        d.change(owner=d.record.target, target=None, plan=())
+        d.change(owner=d.record.target, target=None)
 
 
 def stay(d: PoolDraft) -> None:

@@ -134,6 +134,15 @@ class AgentRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """What an edge does by itself when the owner is down: take `epoch`, point at `target`, if it stands at `base`."""
+
+    target: str
+    epoch: int
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayWitness:
     """What an edge sees of one gateway. `missed` is capped at the number that makes it unfit.
 
@@ -180,6 +189,8 @@ class EdgePoolReport:
     """Epoch of the plan that the edge carried out by itself, until the leader has commanded anew."""
     armed_plan: int | None = None
     """Epoch of the plan that it would carry out next."""
+    carried_out: tuple[Plan, ...] = ()
+    """The last plans that it carried out by itself, newest last; they stay when the leader commands anew."""
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     outage_estimate_ms: float | None = None
     error: str = ""
@@ -260,15 +271,6 @@ class AgentBase:
     """Prefixes that an edge accepts from its gateways: those of all pools."""
     lan_peers: tuple[str, ...] = ()
     schema: int = SCHEMA
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What an edge does by itself when the owner is down: take `epoch`, point at `target`, if it stands at `base`."""
-
-    target: str
-    epoch: int
-    base: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +358,13 @@ class PoolRecord:
     conditions: tuple[Condition, ...] = ()
     seq: int = 0
     last_move: Mapping[str, str | float | int] = field(default_factory=dict)
+    plans_told: tuple[int, ...] = ()
+    """The last numbers of plans that the history tells of, as the pool's or as superseded, in order.
+
+    None below the first of them is told of any more.
+    """
+    superseded: Mapping[str, str | int] = field(default_factory=dict)
+    """The last plan that an edge carried out in vain: its `epoch`, `target` and `edge`, `by_epoch`, `at_ms`."""
     schema: int = SCHEMA
 
 

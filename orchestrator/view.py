@@ -126,6 +126,7 @@ def machine(record: PoolRecord) -> Json:
         "standby": record.standby,
         "epoch": record.epoch,
         "plan": [asdict(plan) for plan in record.plan],
+        "superseded": superseded(record),
         "since": iso(record.since_ms),
         "deadline": record.deadline_s,
         "leader": record.leader,
@@ -258,6 +259,7 @@ def _pool(record: PoolRecord, spec: PoolSpec | None, groups: Mapping[str, EdgeGa
         "conditions": [asdict(condition) for condition in record.conditions],
         "edges": edges_of(record),
         "last_move": last_move(record, group),
+        "superseded": superseded(record),
     }
 
 
@@ -270,6 +272,15 @@ def last_move(record: PoolRecord, group: EdgeGatewaySpec | None) -> Json | None:
         profile = PROFILES.get(group.profile if group is not None else "")
         move["outage_estimate_plus_minus_ms"] = profile.probe_interval_ms if profile is not None else None
     return move
+
+
+def superseded(record: PoolRecord) -> Json | None:
+    """The last plan that an edge carried out while the record was beyond it already; None if there never was one."""
+    if not record.superseded:
+        return None
+    found: Json = dict(record.superseded)
+    found["at"] = iso(found.pop("at_ms", 0))
+    return found
 
 
 def _gateway(view: GatewayView, group: EdgeGatewaySpec, world: World, records: Mapping[str, PoolRecord]) -> Json:

@@ -110,13 +110,14 @@ def _show(found: dict[str, Any], *, wide: bool) -> None:
 def _show_pools(pools: list[dict[str, Any]], *, wide: bool) -> None:
     columns = ["POOL", "STATE", "OWNER", "STANDBY", "EPOCH", "SINCE", "CONDITIONS"]
     if wide:
-        columns += ["PREFIXES", "EDGES", "CAUSE", "LAST MOVE"]
+        columns += ["PREFIXES", "EDGES", "CAUSE", "LAST MOVE", "SUPERSEDED PLAN"]
     rows = []
     for pool in pools:
         conditions = [condition["type"] for condition in pool["conditions"]]
         row = [pool["name"], pool["state"], pool["owner"], pool["standby"], pool["epoch"], pool["since"], conditions]
         if wide:
             row += [pool["prefixes"], edge_texts(pool["edges"]), pool["cause"], move_text(pool["last_move"])]
+            row.append(plan_text(pool["superseded"]))
         rows.append(row)
     table(columns, rows, "no pools")
 
@@ -131,3 +132,10 @@ def move_text(move: dict[str, Any] | None) -> str:
         text += f", about {move['outage_estimate_ms']:.0f} ms" + (f" +/- {margin} ms" if margin is not None else "")
         text += " without answered probes"
     return text
+
+
+def plan_text(plan: dict[str, Any] | None) -> str:
+    """The last superseded plan in a few words."""
+    if not plan:
+        return ""
+    return f"{plan['epoch']} for {plan['target']} by {plan['edge']}, superseded by {plan['by_epoch']}"

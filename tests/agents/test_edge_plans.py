@@ -134,7 +134,12 @@ async def test_the_leaders_next_command_ends_it(world: EdgeWorld) -> None:
         world.tell(("web", command("gw-b", 4)))
         await eventually(lambda: (r := world.report()) is not None and r.executed_plan is None, "adopted")
         world.tell(("web", command("gw-a", 9)))
-        await world.confirmed(command("gw-a", 9))
+        report = await world.confirmed(command("gw-a", 9))
+        assert report.carried_out == ARMED.plan[:1], "it still says what it did, for a leader that looks late"
+    world.link.told.clear()
+    async with world.running():
+        report = await world.confirmed(command("gw-a", 9))
+        assert report.carried_out == ARMED.plan[:1], "over a restart, too"
 
 
 async def test_each_pool_of_a_dead_gateway_moves(world: EdgeWorld) -> None:

@@ -175,6 +175,7 @@ def _machine(found: Stage) -> None:
             conditions=(Condition("AdvertisementPending", "NotSeenAtEdge", "no announcement by gw-a"),),
             seq=4,
             last_move={"from": "gw-b", "to": "gw-a", "epoch": 7, "outage_estimate_ms": 151.4},
+            superseded={"epoch": 6, "target": "gw-b", "edge": "edge-1", "by_epoch": 7, "at_ms": 1_900_000_000_000},
         ),
     )
     states = ["ActiveHealthy", "FailureDetected", "Withdrawn", "PeerUpdated", "ActiveHealthy"]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm.fence import (
+    REMEMBERED,
     Accepted,
     FenceState,
     Refused,
@@ -119,12 +120,27 @@ ARMED = taken(FenceState(), "web", replace(WEB, plan=CHAIN), 100)
 
 def test_a_plan_carried_out_is_the_newest_command() -> None:
     after = execute(ARMED, "web")
-    assert after.pools["web"] == Accepted(EdgePool(WEB.prefixes, "gw-b", 6, plan=CHAIN[1:]), 100, executed=True)
+    command = EdgePool(WEB.prefixes, "gw-b", 6, plan=CHAIN[1:])
+    assert after.pools["web"] == Accepted(command, 100, executed=True, carried_out=CHAIN[:1])
     assert after.floor == {"192.0.2.0/26": 6} and after.highest_epoch == 6
     twice = execute(after, "web")
     assert twice.pools["web"].command == EdgePool(WEB.prefixes, "gw-c", 7)
+    assert twice.pools["web"].carried_out == CHAIN
     with pytest.raises(ValueError, match="no plan stands on epoch 7"):
         execute(twice, "web")
+
+
+def test_what_was_carried_out_is_remembered_over_commands_and_never_more_than_a_few() -> None:
+    state = FenceState()
+    done: list[Plan] = []
+    for number in range(10, 10 + 2 * (REMEMBERED + 2), 2):
+        plan = Plan("gw-b", number + 1, number)
+        state = taken(state, "web", EdgePool(WEB.prefixes, "gw-a", number, plan=(plan,)), 100 + number)
+        assert state.pools["web"].carried_out == tuple(done[-REMEMBERED:]) and not state.pools["web"].executed
+        state = execute(state, "web")
+        done.append(plan)
+    assert state.pools["web"].carried_out == tuple(done[-REMEMBERED:])
+    assert forget(state, "web").pools == {}
 
 
 @pytest.mark.parametrize("plan", [(), (Plan("gw-b", 6, 4),), (Plan("gw-c", 7, 6),)], ids=["none", "below", "above"])

@@ -1,6 +1,6 @@
 """A plan is carried out at any moment while an order is on its way: every interleaving ends right."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ from fsm.events import Event, PoolEvent
 from fsm.records import PoolRecord
 from fsm.types import PoolState
 from orchestrator.store.records import decode, encode
+from tests.fsm.plan_accounts import untold_plans
 from tests.fsm.world import ModelWorld, settled
 
 S, E = PoolState, PoolEvent
@@ -136,6 +137,17 @@ def ends_right(world: ModelWorld, order: Turn) -> None:
         assert record.plan and report.armed_plan == record.plan[0].epoch
     adopted = [entry.epoch for entry in world.history if entry.event == E.PLAN_EXECUTED]
     assert len(adopted) == len(set(adopted)) and set(adopted) <= set(edge.executed)
+    assert untold_plans(world) == []
+
+
+def merges(*lanes: Sequence[Turn]) -> Iterator[list[Turn]]:
+    """Every way in which these can happen beside each other, each in its own order."""
+    if not any(lanes):
+        yield []
+    for number, lane in enumerate(lanes):
+        if lane:
+            rest = [other if n != number else lane[1:] for n, other in enumerate(lanes)]
+            yield from ([lane[0], *others] for others in merges(*rest))
 
 
 START = settled(gateways=("gw-a", "gw-b", "gw-c"))
@@ -155,3 +167,53 @@ def test_every_interleaving_ends_right(order: Turn, fault: Turn) -> None:
         ends_right(world, order)
         executed += bool(world.edges["edge-1"].executed)
     assert executed >= 10, "the sweep has to meet plans that were carried out"
+
+
+def cut(name: str) -> Turn:
+    return lambda world: world.power_cut(name)
+
+
+def act(world: ModelWorld) -> None:
+    world.act()
+
+
+def late(world: ModelWorld) -> None:
+    world.edges["edge-1"].late = True
+
+
+def obey_edge(world: ModelWorld) -> None:
+    world.obey("edge-1")
+
+
+def overdue(world: ModelWorld) -> None:
+    """The leader looks after the deadline of whatever is under way."""
+    world.tick(1.1)
+    think(world)
+
+
+LEADERS = {"target lost": [think, obey_edge, think, obey_edge], "deadline passed": [think, overdue, obey_edge]}
+
+
+@pytest.mark.parametrize("leader", LEADERS.values(), ids=LEADERS)
+def test_leader_and_edge_come_to_the_second_plan_at_the_same_time(leader: list[Turn]) -> None:
+    """The owner dies, and then the first target: whoever of the two comes to the third gateway takes the same number.
+
+    Each step of the leader, of the edge and of fate before, between and behind each of the others.
+    """
+    ways = met = 0
+    for whole in merges([cut("gw-a"), cut("gw-b")], [act, act, hear], leader):
+        world = deepcopy(START)
+        late(world)
+        by_chain = False
+        for turn in whole:
+            turn(world)
+            by_chain |= world.machine.epoch == 2
+        assert world.violations() == [], ([t.__name__ for t in whole], world.history)
+        hear(world)
+        world.run(3, step_s=1.0)
+        ends_right(world, no_order)
+        assert world.machine.owner == "gw-c"
+        # A leader that saw both of them dead before it had moved anything does not come by way of the chain.
+        assert not by_chain or world.machine.epoch == 3, world.history
+        ways, met = ways + 1, met + (by_chain and world.edges["edge-1"].executed == [2, 3])
+    assert ways >= 500 and met >= 10, (ways, met)

@@ -14,6 +14,7 @@ from fsm.records import PoolRecord
 from fsm.types import PoolState
 from orchestrator.store.records import decode, encode
 from tests.fsm.model_machines import SETTLE_S
+from tests.fsm.plan_accounts import untold_plans
 from tests.fsm.world import ModelWorld
 
 S, E = PoolState, PoolEvent
@@ -259,6 +260,7 @@ class RandomWorld(RuleBasedStateMachine):
             assert report.executed_plan is None and report.armed_plan == armed
         adopted = [e.epoch for e in self.world.history if e.event == E.PLAN_EXECUTED]
         assert len(adopted) == len(set(adopted)), "adopted once"
+        assert untold_plans(self.world) == []
 
     def teardown(self) -> None:
         """L1: faults stop, and the pool is at rest within the sum of the deadlines."""

@@ -47,13 +47,22 @@ NEW = {"epoch": 8, "base_epoch": 5, "target": "gw-c", "plan": ()}
 STAYED = {"epoch": 8, "owner": "gw-a", "target": None, "switched": False}
 SENT = {"owner": "gw-b", "target": None, "epoch": 5}
 TAKEN_OVER = {"epoch": 6, "base_epoch": 5, "owner": "gw-a", "target": "gw-b", "plan": CHAIN[1:], "moves_s": (1000.0,)}
+SECOND = {"epoch": 7, "base_epoch": 6, "owner": "gw-b", "target": "gw-d", "plan": (), "plans_told": (7,)}
+OF_A_PLAN = (E.PLAN_EXECUTED, E.PLAN_SUPERSEDED)
 AT_REST = (S.ACTIVE_HEALTHY, S.IDLE)
+MOVING = (S.FAILURE_DETECTED, S.WITHDRAWN)
 Fields = dict[str, Any]
 Expectation = tuple[Event, tuple[str, ...], Fields, str | None, Fields]
 
 # event, states, changes to the record before, state after (None: the same), fields after
 EXPECTED: list[Expectation] = [
-    (event(E.CANDIDATE_READY, "gw-c"), (S.PENDING,), {}, S.WITHDRAWN, {"epoch": 8, "target": "gw-c", "owner": None}),
+    (
+        event(E.CANDIDATE_READY, "gw-c"),
+        (S.PENDING,),
+        {},
+        S.WITHDRAWN,
+        {"epoch": 8, "target": "gw-c", "owner": None, "plans_told": (8,)},
+    ),
     (event(E.CANDIDATE_READY, "gw-c"), (S.STRANDED,), {}, S.FAILURE_DETECTED, NEW | {"owner": "gw-a"}),
     (event(E.OWNER_RECOVERED), (S.STRANDED,), {}, S.ACTIVE_HEALTHY, {"owner": "gw-a", "epoch": 5}),
     (
@@ -110,6 +119,20 @@ EXPECTED: list[Expectation] = [
         {"epoch": 7, "base_epoch": 6, "owner": "gw-b", "target": "gw-d", "plan": (), "moves_s": (1000.0,)},
     ),
     (
+        Event(E.PLAN_SUPERSEDED, "a cause", target="gw-z", epoch=4, evidence={"edge": "edge-1", "plan": "4"}),
+        tuple(s.name for s in STATES if s.name != S.PENDING),
+        {"plans_told": (2,), "evidence": {"session": "down"}, "cause": "why it moves"},
+        None,
+        {
+            "epoch": 5,
+            "plans_told": (2, 4),
+            "superseded": {"epoch": 4, "target": "gw-z", "edge": "edge-1", "by_epoch": 5, "at_ms": NOW.wall_ms},
+            "evidence": {"session": "down"},
+            "cause": "why it moves",
+            "moves_s": (),
+        },
+    ),
+    (
         event(E.PLAN_EXECUTED, "gw-b", 6),
         (S.HELD,),
         {},
@@ -149,6 +172,9 @@ EXPECTED: list[Expectation] = [
         S.FAILURE_DETECTED,
         {"owner": "gw-b", "target": "gw-c", "epoch": 8},
     ),
+    (event(E.TARGET_LOST, "gw-d"), MOVING, {"epoch": 6, "plan": CHAIN[1:]}, S.FAILURE_DETECTED, SECOND),
+    (event(E.DEADLINE_PASSED, "gw-d"), MOVING, {"epoch": 6, "plan": CHAIN[1:]}, S.FAILURE_DETECTED, SECOND),
+    (event(E.TARGET_LOST), MOVING, {"epoch": 6, "plan": CHAIN[1:]}, S.STRANDED, {"epoch": 6, "plan": CHAIN[1:]}),
     (event(E.TARGET_LOST), (S.FAILURE_DETECTED, S.WITHDRAWN), {}, S.STRANDED, SENT),
     (event(E.TARGET_LOST, "gw-c"), (S.DRAINING,), {}, S.ACTIVE_HEALTHY, STAYED),
     (
@@ -198,6 +224,13 @@ EXPECTED: list[Expectation] = [
         {},
         S.FAILURE_DETECTED,
         NEW | {"moves_s": (1000.0,)},
+    ),
+    (
+        event(E.DEADLINE_PASSED, "gw-b"),
+        (S.STANDBY_ADVERTISING,),
+        {"plan": CHAIN},
+        S.FAILURE_DETECTED,
+        TAKEN_OVER | {"plans_told": (6,)},
     ),
     (event(E.DEADLINE_PASSED), (S.STANDBY_ADVERTISING,), {}, S.STRANDED, {"owner": "gw-a", "plan": PLAN, "epoch": 5}),
     (event(E.DEADLINE_PASSED), (S.TERMINATING,), {}, S.TERMINATING, {"deadline_s": 1060.0}),
@@ -314,7 +347,7 @@ def test_table_is_total() -> None:
     """Every event in every state has an outcome: a row taken or a reason."""
     for state in STATES:
         for name in PoolEvent:
-            fired = Event(name, "a cause", target=None, epoch=6 if name == E.PLAN_EXECUTED else None)
+            fired = Event(name, "a cause", target=None, epoch=6 if name in OF_A_PLAN else None)
             step = handle(record_in(state.name), fired, NOW, COUNTER)
             assert bool(step.entries) != bool(step.ignored), (state.name, name)
 

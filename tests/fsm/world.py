@@ -235,6 +235,7 @@ class ModelWorld:
             removed=not edge.stuck and command.deleted,
             executed_plan=command.epoch if taken.executed else None,
             armed_plan=next((plan.epoch for plan in command.plan if plan.base == command.epoch), None),
+            carried_out=taken.carried_out,
             phases_ms={"detect": 1.0} if taken.executed else {},
             error="the kernel refuses" if edge.stuck else "",
         )

@@ -309,6 +309,7 @@ class World:
             removed=command.deleted,
             announced_by=heard,
             executed_plan=command.epoch if accepted.executed else None,
+            carried_out=accepted.carried_out,
         )
         self.put(KEYS.observed("edge", edge.name, "pool", name), report)
 
