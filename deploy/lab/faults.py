@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bgplb_lab import fault_clocks as clocks
 from bgplb_lab import fault_links as links
 from bgplb_lab import fault_services as services
 from bgplb_lab import topology
@@ -64,6 +65,7 @@ ANY_MACHINE = (*MANAGED, *OTHERS)
 ON_LAN = (*topology.GATEWAYS, "worker-1")
 WAY = Value("way", ("in", "out"))
 PERCENT = Value("percent")
+JUMP = Value("jump", tuple(clocks.WAYS))
 PEER = Value("other", (*MANAGED, *links.GROUPS))
 
 killer, starter = services.killer, services.starter
@@ -128,6 +130,14 @@ EVERY_FAULT = (
     Fault("etcd-kill", "one etcd member dies (SIGKILL)", killer(ETCD), starter(ETCD), MEMBERS),
     Fault("etcd-freeze", "one etcd member stands still", freezer(ETCD), thawer(ETCD), MEMBERS),
     Fault("etcd-stop", "all etcd members stop", STOP_ETCD, START_ETCD, ("all",)),
+    Fault(
+        "clock-jump",
+        "the daemons' time of day jumps, while they run",
+        clocks.jump,
+        clocks.jump_back,
+        (*WITH_BIRD, *topology.ORCHESTRATORS),
+        JUMP,
+    ),
     Fault("partition", "two machines can't hear each other on management", links.split, links.join, MANAGED, PEER),
 )
 FAULTS = {fault.name: fault for fault in EVERY_FAULT}

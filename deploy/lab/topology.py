@@ -120,6 +120,8 @@ ROUTER = QUIET | {"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1
 OPERATOR_BIRD = Service("operator-bird", ("bird", "-f", "-c", "/etc/bird/bird.conf", "-s", OPERATOR_BIRD_SOCKET))
 FIRST = -15
 """Nice value of what must not wait for a processor when a gateway dies: our BIRD, the agents and their tunnels."""
+MEASURING = -10
+"""Nice value of what answers the probes, as of what sends them: a late answer would be taken for a late network."""
 OUR_BIRD = Service(
     "bird", ("bird", "-f", "-c", f"{OUR_BIRD_FOLDER}/bird.conf", "-s", OUR_BIRD_SOCKET), daemon_of_ours=True, nice=FIRST
 )
@@ -249,7 +251,7 @@ def edge(programs: Programs) -> Machine:
 def machines(programs: Programs) -> dict[str, Machine]:
     """Every machine by name, in the order in which they start; the fabric first."""
     pod = (POD_ADDRESS, POD_ADDRESS_IPV6)
-    udp_echo = Service("echo-udp", programs.script("echo", "udp", str(UDP_PORT), *pod))
+    udp_echo = Service("echo-udp", programs.script("echo", "udp", str(UDP_PORT), *pod), nice=MEASURING)
     tcp_echo = Service("echo-tcp", programs.script("echo", "tcp", str(TCP_PORT), *pod))
     every = (
         Machine(FABRIC),

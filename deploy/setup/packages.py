@@ -15,6 +15,7 @@ NEEDED = {
     "etcd-client": "looking into the store by hand",
     "etcd-server": "the store",
     "iproute2": "ip, for bulk changes and the lab's namespaces",
+    "libfaketime": "clocks that jump in the lab",
     "nftables": "marks, probe address, MSS",
     "tcpdump": "looking at packets in the lab",
     "util-linux": "nsenter and unshare in the lab",

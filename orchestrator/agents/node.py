@@ -38,7 +38,7 @@ CHECK_EVERY_S = 2.0
 READ_BACK_EVERY_S = 10.0
 """How often BIRD is asked for all that it announces, though nobody has asked for a change and it is as it was."""
 RETRY_S = 0.3
-REVIVE_EVERY_S = 0.5
+REVIVE_EVERY_S = 0.25
 TICK_S = 0.25
 DRAIN_WITHIN_S = 10.0
 

@@ -2,6 +2,8 @@
 
 WireGuard by itself begins one after 15 s without an answer (its REKEY_TIMEOUT and KEEPALIVE_TIMEOUT), which is how long
 a rebooted edge would be without its gateways. The edge's probes and BFD arrive many times a second while all is well.
+The edge can't begin by itself: a NAT box lets through only what comes from the address that the gateway called, and the
+edge's packets to a stranger bear that of the interface by which they leave.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,8 +15,12 @@ from fsm.ports import Clock
 
 SILENT_S = 1.0
 """Nothing received for so long means that the tunnel is silent."""
-AGAIN_S = 2.0
-"""Time between two new beginnings of one tunnel."""
+AGAIN_S = 0.5
+"""Time between two new beginnings of one tunnel, at first: a machine that boots is to be called as soon as it hears."""
+OFTEN_S = 15.0
+"""For so long: most machines are back by then."""
+SELDOM_S = 2.0
+"""From then on: a handshake must have time to end, also on a path of more than half a second to and fro."""
 
 
 @dataclass(slots=True)
@@ -69,7 +75,7 @@ class Reviver:
     def _is_due(self, device: str) -> bool:
         """Whether it may be begun anew at this moment; then it counts as done."""
         heard, now = self._heard[device], self._clock.now()
-        if now - heard.begun_s < AGAIN_S:
+        if now - heard.begun_s < (AGAIN_S if now - heard.at_s < OFTEN_S else SELDOM_S):
             return False
         heard.begun_s = now
         return True
