@@ -46,7 +46,16 @@ FIELDS = {
 LONGEST_PAUSE_MS = 600_000
 LONGEST_WAIT_S = 120
 MOST_STEPS = 500
-EXPECT = ("owner", "moves", "moves_max", "executed", "lost_max", "outage_per_floor_max", "outage_s_max")
+EXPECT = (
+    "owner",
+    "moves",
+    "moves_max",
+    "executed",
+    "lost_max",
+    "outage_per_floor_max",
+    "outage_per_detection_max",
+    "outage_s_max",
+)
 
 
 class Loader(yaml.SafeLoader):
@@ -80,7 +89,8 @@ class Expect:
 
     `moves`: changes of the owner in the record; `executed`: those that the edge made by itself; `lost_max`: probes of
     the whole run; `outage_per_floor_max`: the longest outage as a multiple of what BFD needed in this run;
-    `outage_s_max`: a coarse bound for what no plan covers.
+    `outage_per_detection_max`: as a multiple of BFD's detection time, for what no session dies of; `outage_s_max`: a
+    coarse bound for what no plan covers.
     """
 
     owner: str | None = None
@@ -89,6 +99,7 @@ class Expect:
     executed: int | None = None
     lost_max: int | None = None
     outage_per_floor_max: float | None = None
+    outage_per_detection_max: float | None = None
     outage_s_max: float | None = None
 
 

@@ -13,6 +13,7 @@ from bgplb_lab.script import Script, Step
 from bgplb_lab.world import World
 
 LEAD_PROBES = 1_000
+DETECTION_MS = topology.BFD_INTERVAL_MS * topology.BFD_MULTIPLIER
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,11 @@ class Outcome:
     @property
     def outage_per_floor(self) -> float | None:
         """The longest outage as a multiple of the floor, without what the probes' sender was late by itself."""
-        if self.floor_ms is None:
-            return None
-        return round((self.counts.outage_ms - self.counts.gap_in_outage_ms) / self.floor_ms, 3)
+        return None if self.floor_ms is None else self.outage_per(self.floor_ms)
+
+    def outage_per(self, detection_ms: float) -> float:
+        """The same as a multiple of any other time to notice."""
+        return round((self.counts.outage_ms - self.counts.gap_in_outage_ms) / detection_ms, 3)
 
 
 class Stage:
@@ -136,6 +139,11 @@ def judge(script: Script, outcome: Outcome, named: dict[str, str]) -> tuple[Chec
         ok = ratio is not None and ratio <= wanted.outage_per_floor_max
         detail = "no floor was seen" if ratio is None else f"{ratio}, at most {wanted.outage_per_floor_max}"
         checks.append(Check("outage_per_floor_max", ok, detail))
+    if wanted.outage_per_detection_max is not None:
+        detections = outcome.outage_per(DETECTION_MS)
+        ok = detections <= wanted.outage_per_detection_max
+        detail = f"{detections}, at most {wanted.outage_per_detection_max}"
+        checks.append(Check("outage_per_detection_max", ok, detail))
     if wanted.outage_s_max is not None:
         ok = outage_s <= wanted.outage_s_max
         checks.append(Check("outage_s_max", ok, f"{outage_s:.1f} s, at most {wanted.outage_s_max:g} s"))
