@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 CONTROL_SOCKET = "/run/lab.sock"
+WEIGH_EVERY_S = 1.0
 HOST_VIEW = "/run/.host"
 
 MNT_DETACH = 2
@@ -117,6 +118,38 @@ def set_links(names: list[str], up: bool) -> int:
     return stamp_ns
 
 
+def stat_of(pid: str) -> tuple[int, int]:
+    """Session and nice value of a process, from proc(5); raises OSError when it is gone."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return int(fields[3]), int(fields[16])
+
+
+def weigh_sessions() -> None:
+    """Give each session the nice value of its processes.
+
+    Where the kernel shares the processors among sessions (autogroup in sched(7)), a nice value counts only between the
+    processes of one session; and each service is a session, as is each process that an agent detaches.
+    """
+    if not Path("/proc/self/autogroup").exists():
+        return
+    wanted: dict[int, tuple[int, str]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                session, nice = stat_of(entry.name)
+                wanted[session] = min(wanted.get(session, (0, "")), (nice, entry.name))
+            except OSError:
+                continue
+    for nice, pid in wanted.values():
+        if nice < 0:
+            try:
+                group = Path(f"/proc/{pid}/autogroup")
+                if not group.read_text(encoding="utf-8").rstrip().endswith(f"nice {nice}"):
+                    group.write_text(str(nice), encoding="utf-8")
+            except OSError:
+                continue
+
+
 @dataclass
 class Running:
     """A service and what became of it."""
@@ -194,8 +227,9 @@ class Supervisor:
     def run(self) -> None:
         """Serve until killed."""
         while True:
+            weigh_sessions()
             due = [service.start_at for service in self.services.values() if service.start_at is not None]
-            timeout = max(0.0, min(due) - time.monotonic()) if due else None
+            timeout = max(0.0, min([*due, time.monotonic() + WEIGH_EVERY_S]) - time.monotonic())
             for key, _ in self.selector.select(timeout):
                 if key.fileobj is self.listener:
                     self.serve_one()

@@ -3,12 +3,14 @@
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bgplb_lab import control, faults, observe
 from bgplb_lab.checks import UNPLANNED
 from bgplb_lab.errors import MissingPrerequisite
+from bgplb_lab.fault_services import processes_in
 from bgplb_lab.probes import Prober, ProbeRun, RouteWatch
 from bgplb_lab.scenario import (
     EDGE,
@@ -20,6 +22,7 @@ from bgplb_lab.scenario import (
     settled_at_owner,
     wait_for_move,
 )
+from bgplb_lab.topology import FIRST
 from bgplb_lab.world import World, check_prerequisites
 
 LAB_ID = f"f{os.getpid()}"
@@ -57,6 +60,18 @@ def nothing_lost(run: ProbeRun) -> None:
     """Every probe answered; a failure names the numbers."""
     lost = [number for number, arrived in enumerate(run.arrived_ns) if arrived is None]
     assert lost == [], f"{len(lost)} of {len(run.sent_ns)} lost, {run.counts}"
+
+
+def test_what_must_not_wait_for_a_processor_is_let_through(lab: World, before: dict[str, Any]) -> None:
+    """BIRD, the agent, and the tunnel's process that the agent has detached from itself."""
+    pids = {name: processes_in(lab.pid(OWNER), name) for name in ("bird", "wireguard-go", "bgplb")}
+    for name, found in pids.items():
+        assert found, f"no {name} on {OWNER}"
+        for pid in found:
+            assert os.getpriority(os.PRIO_PROCESS, pid) == FIRST, name
+            group = Path(f"/proc/{pid}/autogroup")
+            if group.exists():
+                assert group.read_text().split()[-1] == str(FIRST), f"{name}'s session"
 
 
 def test_a_power_cut_moves_the_pool_once_and_its_return_moves_nothing(lab: World, before: dict[str, Any]) -> None:
