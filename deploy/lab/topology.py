@@ -228,7 +228,7 @@ def etcd_member(name: str) -> Machine:
 
 def orchestrator(number: int, programs: Programs) -> Machine:
     """One replica of the orchestrator."""
-    service = Service("orchestrator", (programs.bgplb, "orchestrator"), daemon_of_ours=True)
+    service = Service("orchestrator", (programs.bgplb, "orchestrator"), daemon_of_ours=True, nice=-5)
     return Machine(f"orch-{number}", (management(f"10.99.0.{20 + number}"),), (), QUIET, (service,))
 
 
