@@ -118,7 +118,7 @@ def outcome(owners: tuple[str, ...] = ("gw-a", "gw-b"), floor_ms: float | None =
     return stage.Outcome(owners[-1], owners, 1, (), counts, floor_ms)
 
 
-FULL = Expect("standby", 1, 1, 1, 110, 1.1, 0.2)
+FULL = Expect("standby", 1, 1, 1, 110, 1.1, 0.74, 0.2)
 
 
 def failed(expect: Expect, seen: stage.Outcome) -> list[str]:
@@ -141,6 +141,7 @@ def test_what_is_expected_and_so_passes() -> None:
         (Expect(lost_max=109), outcome(), "lost_max"),
         (Expect(outage_per_floor_max=1.09), outcome(), "outage_per_floor_max"),
         (Expect(outage_per_floor_max=9.0), outcome(floor_ms=None), "outage_per_floor_max"),
+        (Expect(outage_per_detection_max=0.73), outcome(floor_ms=None), "outage_per_detection_max"),
         (Expect(outage_s_max=0.1), outcome(), "outage_s_max"),
     ],
 )
