@@ -11,8 +11,8 @@ from fsm.ports import Clock
 LOST_AFTER = 3
 """So many rounds in a row in which nobody answered mean that the LAN is lost: as many packets as BFD lets go by."""
 
-ASKED_AT_ONCE = 8
-"""Addresses that one round asks; where there are more, they take turns."""
+ASKED_AT_ONCE = 3
+"""Addresses that one round asks; more take turns, so that the cost does not grow with the number of nodes."""
 
 
 class Reach:
