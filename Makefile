@@ -26,11 +26,12 @@ test: setup lint ## all checks and all tests, the quick ones first
 chaos: setup ## losses of every kind in the lab, packets counted; wants a machine that does nothing else (root)
 	$(BIN)/pytest tests/lab -m chaos
 
-lint: setup ## ruff, mypy --strict, import contracts
+lint: setup ## ruff with its security rules, mypy --strict, import contracts, known vulnerabilities of packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python deploy/setup/audit.py
 
 docs: setup ## write what is generated in docs/ anew: commands, manifests, configuration, the pool's table and drawings
 	@for script in docs/generate_*.py; do echo "docs: $$script"; $(BIN)/python "$$script" || exit 1; done
