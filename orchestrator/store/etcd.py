@@ -5,7 +5,8 @@ from functools import partial
 
 from fsm.ports import Clock
 from orchestrator.store.etcd_keepalive import EtcdKeepalive
-from orchestrator.store.etcd_members import Member, Members, Metadata, Tls
+from orchestrator.store.etcd_login import Login, ReadAgain, Tls
+from orchestrator.store.etcd_members import Member, Members, Metadata
 from orchestrator.store.etcd_watch import EtcdWatch, Head
 from orchestrator.store.port import (
     Change,
@@ -24,7 +25,7 @@ from orchestrator.store.port import (
 )
 from orchestrator.store.stubs import etcd_pb2 as pb
 
-__all__ = ["EtcdStore", "Tls"]
+__all__ = ["EtcdStore", "Login", "Tls"]
 
 
 class EtcdStore:
@@ -43,12 +44,16 @@ class EtcdStore:
         password: str | None = None,
         attempt_timeout_s: float = 0.7,
         call_timeout_s: float = 2.0,
+        read_again: ReadAgain | None = None,
     ) -> None:
         """Endpoints are ``http://HOST:PORT`` or, with ``tls``, ``https://HOST:PORT``; ValueError for others.
 
+        ``read_again``: see `LogIn`.
+
         Must be made inside a running event loop.
         """
-        self._members = Members(endpoints, clock, tls, username, password, attempt_timeout_s, call_timeout_s)
+        login = Login(tls, username, password)
+        self._members = Members(endpoints, clock, login, attempt_timeout_s, call_timeout_s, read_again)
         self._keepalive = EtcdKeepalive(self._members)
 
     async def get(self, key: str) -> KeyValue | None:

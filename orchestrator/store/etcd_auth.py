@@ -22,7 +22,8 @@ from orchestrator.store.auth import (
     Step,
     TakeRole,
 )
-from orchestrator.store.etcd_members import Member, Members, Metadata, NotConnected, Tls
+from orchestrator.store.etcd_login import Login, Tls
+from orchestrator.store.etcd_members import Member, Members, Metadata, NotConnected
 from orchestrator.store.port import Refused
 from orchestrator.store.stubs import etcd_pb2 as pb
 from orchestrator.store.stubs import etcd_pb2_grpc as rpc
@@ -55,14 +56,15 @@ class EtcdAuth:
         password: str | None = None,
     ) -> "EtcdAuth":
         """Find out whether access control is on, and log in if so. Raises `Unavailable`, `Refused`."""
-        probe = Members(endpoints, clock, tls, None, None, _ATTEMPT_S, _CALL_S)
+        probe = Members(endpoints, clock, Login(tls), _ATTEMPT_S, _CALL_S)
         try:
             enabled = await _is_enabled(probe)
         finally:
             await probe.close()
         if not enabled:
             username = password = None
-        return cls(Members(endpoints, clock, tls, username, password, _ATTEMPT_S, _CALL_S), enabled)
+        login = Login(tls, username, password)
+        return cls(Members(endpoints, clock, login, _ATTEMPT_S, _CALL_S), enabled)
 
     async def read(self) -> Found:
         """Our users and roles, and root's."""

@@ -70,7 +70,7 @@ class EtcdKeepalive:
             if self._call is None:
                 member = self._members.current
                 try:
-                    await member.connected(self._members.attempt_timeout_s)
+                    await self._members.ready(member, self._members.attempt_timeout_s)
                     metadata = await self._members.metadata(member)
                 except (NotConnected, grpc.aio.AioRpcError):
                     self._members.rotate(member)

@@ -2,15 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import grpc
 import grpc.aio
 
 from fsm.ports import Clock
+from orchestrator.store.etcd_login import LogIn, Login, LogInUnderWay, ReadAgain, Tls
 from orchestrator.store.port import Indeterminate, LeaseLost, Refused, StoreError, Unavailable
-from orchestrator.store.stubs import etcd_pb2 as pb
 from orchestrator.store.stubs import etcd_pb2_grpc as rpc
 
 Metadata = tuple[tuple[str, str], ...]
@@ -40,17 +39,6 @@ _TOKEN_TEXTS = ("invalid auth token", "revision of auth store is old", "user nam
 _NOT_APPLIED_TEXTS = ("etcdserver: no leader", "etcdserver: too many requests")
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM texts: the authority that signed the members' certificates, and our own certificate if they ask for one."""
-
-    ca: bytes
-    cert: bytes | None = None
-    key: bytes | None = None
-    server_name: str | None = None
-    """Name to expect in the members' certificates instead of the one in the endpoint."""
-
-
 class NotConnected(Exception):
     """No connection to this member yet; nothing was sent. Never leaves the client."""
 
@@ -65,6 +53,12 @@ class Member:
         if separator and (scheme == "https") != (tls is not None):
             raise ValueError(f"etcd endpoint {endpoint!r}: https needs a CA, and a CA needs https")
         self.endpoint = rest.rstrip("/")
+        self._former: grpc.aio.Channel | None = None
+        self._connect(tls)
+
+    def _connect(self, tls: Tls | None) -> None:
+        """A new channel, that is not used before somebody calls."""
+        self.tls = tls
         options: list[tuple[str, int | str]] = list(_CHANNEL_OPTIONS)
         if tls is None:
             self.channel = grpc.aio.insecure_channel(self.endpoint, options=options)
@@ -78,6 +72,21 @@ class Member:
         self.lease = rpc.LeaseStub(self.channel)
         self.auth = rpc.AuthStub(self.channel)
         self.maintenance = rpc.MaintenanceStub(self.channel)
+
+    async def renew(self, tls: Tls | None) -> None:
+        """Throw away a channel that can't connect, for one with these certificates.
+
+        Others may be waiting on the old one at this moment, and closing it would cancel them: it is closed later.
+        """
+        former, self._former = self._former, self.channel
+        self._connect(tls)
+        if former is not None:
+            await former.close()
+
+    async def close(self) -> None:
+        """Close what is open; calls under way end with an error."""
+        channels = [self.channel] if self._former is None else [self.channel, self._former]
+        await asyncio.gather(*(channel.close() for channel in channels))
 
     async def connected(self, limit_s: float) -> None:
         """Wait until the channel is ready; raises `NotConnected` at the first failure or after the limit.
@@ -131,32 +140,27 @@ def surely_not_applied(error: grpc.aio.AioRpcError) -> bool:
 class Members:
     """All members, the one in use, and calls with rotation.
 
-    ``attempt_timeout_s`` bounds one try at one member, ``call_timeout_s`` all tries of a call.
+    ``attempt_timeout_s`` bounds one try at one member, ``call_timeout_s`` all tries of a call. ``read_again``: see
+    `LogIn`.
     """
 
     def __init__(
         self,
         endpoints: Sequence[str],
         clock: Clock,
-        tls: Tls | None,
-        username: str | None,
-        password: str | None,
+        login: Login,
         attempt_timeout_s: float,
         call_timeout_s: float,
+        read_again: ReadAgain | None = None,
     ) -> None:
         if not endpoints:
             raise ValueError("the store needs at least one etcd endpoint")
-        if (username is None) != (password is None):
-            raise ValueError("etcd user name and password go together")
         self.attempt_timeout_s = attempt_timeout_s
         self.call_timeout_s = call_timeout_s
         self.clock = clock
-        self._members = [Member(endpoint, tls) for endpoint in endpoints]
+        self._members = [Member(endpoint, login.tls) for endpoint in endpoints]
         self._current = 0
-        self._username = username
-        self._password = password
-        self._token: str | None = None
-        self._open_to_all = False
+        self._log_in = LogIn(login, clock, attempt_timeout_s, read_again)
 
     @property
     def current(self) -> Member:
@@ -170,31 +174,30 @@ class Members:
 
     def forget_token(self) -> None:
         """Log in again before the next call."""
-        self._token = None
-        self._open_to_all = False
+        self._log_in.forget()
+
+    async def ready(self, member: Member, limit_s: float) -> None:
+        """Wait for the member's connection, as `Member.connected`; after a failure the next try has today's files."""
+        try:
+            await member.connected(limit_s)
+        except NotConnected as error:
+            self._log_in.look_again()
+            tls = self._log_in.login.tls
+            if member.tls != tls:
+                await member.renew(tls)
+            raise NotConnected(f"{error}{self._log_in.unreadable}") from error
 
     async def metadata(self, member: Member) -> Metadata:
-        """What goes with every call; logs in first if needed. Raises AioRpcError or `Refused`.
+        """What goes with every call; logs in first if needed. Raises AioRpcError, `Refused`, `NotConnected`.
 
-        ``hasleader`` makes a member that lost its quorum say so at once instead of hanging or going deaf. Where access
-        control is off, nobody logs in, until etcd says that it is on: so it can be turned on under running daemons.
+        ``hasleader`` makes a member that lost its quorum say so at once instead of hanging or going deaf.
         """
-        if self._username is not None and self._token is None and not self._open_to_all:
-            request = pb.AuthenticateRequest(name=self._username, password=self._password or "")
-            try:
-                answer = await member.auth.Authenticate(request, timeout=self.attempt_timeout_s)
-            except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-                    raise Refused(
-                        f"log-in of {self._username!r} at {member.endpoint}: {error.details()}; check user and password"
-                    ) from error
-                if "authentication is not enabled" not in (error.details() or ""):
-                    raise
-                self._open_to_all = True
-            else:
-                self._token = answer.token
+        try:
+            token = await self._log_in.token(member.auth, member.endpoint)
+        except LogInUnderWay as error:
+            raise NotConnected(str(error)) from error
         leader: Metadata = (("hasleader", "true"),)
-        return leader if self._token is None else (*leader, ("token", self._token))
+        return leader if token is None else (*leader, ("token", token))
 
     async def call(
         self,
@@ -216,7 +219,7 @@ class Members:
             member = self.current
             sent = False
             try:
-                await member.connected(min(left_s, self.attempt_timeout_s))
+                await self.ready(member, min(left_s, self.attempt_timeout_s))
                 metadata = await self.metadata(member)
                 sent = True
                 # gRPC itself ends the call at this deadline, so no other time limit is needed around it.
@@ -225,7 +228,7 @@ class Members:
                 last = str(error)
             except grpc.aio.AioRpcError as error:
                 last = f"{member.endpoint}: {error.details()} ({error.code().name})"
-                if wants_new_token(error) and self._username is not None:
+                if wants_new_token(error) and self._log_in.login.username is not None:
                     self.forget_token()
                 elif (final := final_error(error, what, member.endpoint, lease_id)) is not None:
                     raise final from error
@@ -241,4 +244,5 @@ class Members:
 
     async def close(self) -> None:
         """Close all channels; calls under way end with an error."""
-        await asyncio.gather(*(member.channel.close() for member in self._members))
+        await self._log_in.close()
+        await asyncio.gather(*(member.close() for member in self._members))

@@ -73,7 +73,7 @@ class EtcdWatch:
 
     async def _open(self, member: Member) -> pb.WatchResponse:
         """Start the stream; returns the first answer, which pins where the watch begins."""
-        await member.connected(self._members.attempt_timeout_s)
+        await self._members.ready(member, self._members.attempt_timeout_s)
         call = member.watch.Watch(metadata=await self._members.metadata(member))
         self._call = call
         create = pb.WatchCreateRequest(key=self._key, range_end=self._range_end, start_revision=self._next)

@@ -4,6 +4,7 @@ import secrets
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +37,7 @@ class Guarded:
     inside: tuple[str, ...] = ()
     """What enters the machine that etcd and the commands run on, if it is not this one."""
     host: str = "127.0.0.1"
+    more_flags: tuple[str, ...] = ()
     passwords: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -47,7 +49,11 @@ class Guarded:
         if self.login == "certificate":
             flags += [f"--trusted-ca-file={self.folder}/ca.pem", "--client-cert-auth=true"]
         self.cluster = EtcdCluster(
-            1, tuple(flags), scheme="https", command=(*self.inside, str(self.program)), host=self.host
+            1,
+            (*flags, *self.more_flags),
+            scheme="https",
+            command=(*self.inside, str(self.program)),
+            host=self.host,
         )
         (self.folder / "passwords").mkdir()
         for user in USERS:
@@ -60,11 +66,17 @@ class Guarded:
                 path.chmod(0o600)
 
     def _keep(self, leaf: trustme.LeafCert, name: str) -> None:
-        for blob in leaf.cert_chain_pems:
-            blob.write_to_path(self.folder / f"{name}.pem", append=True)
+        chain = b"".join(blob.bytes() for blob in leaf.cert_chain_pems)
+        (self.folder / f"{name}.pem").write_bytes(chain)
         key = self.folder / f"{name}.key"
         key.touch(mode=0o600)
         leaf.private_key_pem.write_to_path(key)
+
+    def certify(self, user: str, valid: timedelta) -> None:
+        """Another certificate for this user, in the place of the one before."""
+        self._keep(
+            self._authority.issue_cert("client.example", common_name=user, not_after=datetime.now(UTC) + valid), user
+        )
 
     def section(self, user: str) -> dict[str, object]:
         """The section `etcd` of a configuration file for this user."""

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.store.etcd import EtcdStore
 from orchestrator.store.etcd_keepalive import EtcdKeepalive
+from orchestrator.store.etcd_login import Login
 from orchestrator.store.etcd_members import Members
 from orchestrator.store.port import Change, CreatedAt, Indeterminate, Put, Refused, StoreChanged, Unavailable
 from tests.contract.store.clocks import BootClock
@@ -180,7 +181,7 @@ async def test_a_watch_outlives_its_member(breakable: EtcdCluster, prefix: str, 
 
 async def test_renewals_at_once_share_one_stream(one_member: EtcdCluster) -> None:
     """Two writes at once would break it, each renewal would then open another."""
-    members = Members(one_member.endpoints, BootClock(), None, None, None, attempt_timeout_s=5, call_timeout_s=20)
+    members = Members(one_member.endpoints, BootClock(), Login(), attempt_timeout_s=5, call_timeout_s=20)
     keepalive = EtcdKeepalive(members)
     async with client(one_member.endpoints) as store:
         lease_id = (await store.grant(60)).lease_id
