@@ -2,18 +2,29 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from bgplb_lab import control, faults, report, roles, scale, scenario, script, soak, stage, world
-from bgplb_lab.absence import Without
-from bgplb_lab.errors import LabError, NotFound
-from bgplb_lab.topology import Family
-from rich.console import Console
+from bgplb_lab import bench, control, faults, report, roles, scenario, script, stage, world
+from bgplb_lab.errors import NotFound
+from bgplb_lab.options import (
+    AuthOption,
+    FamilyOption,
+    JsonOption,
+    KeepOption,
+    NewIdOption,
+    PictureOption,
+    check_writable,
+    out,
+    probed_world,
+    say,
+    telling_errors,
+    write,
+)
+from bgplb_lab.topology import Auth, Family
 from rich.table import Table
 
 app = typer.Typer(
@@ -38,39 +49,15 @@ app = typer.Typer(
     Machines: client, transit, edge-1, nat-a, nat-b, gw-a, gw-b, worker-1, etcd-1 to etcd-3, orch-1 to orch-3.
     """,
 )
-bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure many runs.")
-app.add_typer(bench_app, name="bench")
-
-out, err = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
+app.add_typer(bench.app, name="bench")
 
 IdOption = Annotated[
     str | None,
     typer.Option("--id", help="Which lab; not needed while there is only one.", envvar="BGPLB_LAB", show_default=False),
 ]
-PoolsOption = Annotated[
-    int,
-    typer.Option("--pools", min=0, max=5000, help="Extra pools of one address each, all at the gateway that is cut."),
-]
 OnOption = Annotated[
     str, typer.Option("--on", help="The machine, or `all` for the faults that strike everywhere.", show_default=True)
 ]
-
-
-def say(line: str) -> None:
-    """Progress for people, on standard error, so that standard output stays clean."""
-    err.print(line, style="dim", highlight=False)
-
-
-@contextmanager
-def telling_errors() -> Iterator[None]:
-    """Turn the lab's errors into one sentence and their exit code."""
-    try:
-        yield
-    except scenario.Interrupted as signalled:
-        raise typer.Exit(1) from signalled
-    except LabError as problem:
-        err.print(f"bgplb lab: {problem}", style="red", highlight=False, markup=False)
-        raise typer.Exit(problem.exit_code) from problem
 
 
 def the_lab(lab_id: str | None) -> world.World:
@@ -99,6 +86,7 @@ def up(
     outside: Annotated[
         Outside, typer.Option("--outside", help="IP version that the tunnels travel over.")
     ] = Outside.IPV4,
+    auth: AuthOption = Auth.NONE,
 ) -> None:
     """Make the network, start every service and leave it standing.
 
@@ -108,10 +96,11 @@ def up(
       bgplb lab up --id second        beside the first
       bgplb lab up --no-daemons       network, etcd and the operator's BIRD, none of ours
       bgplb lab up --outside 6        tunnels over IPv6
+      bgplb lab up --auth password    etcd over TLS, with a user for each daemon
     """
     with telling_errors():
         lab = world.World(lab_id, say)
-        lab.outside = Family(outside)
+        lab.outside, lab.auth = Family(outside), auth
         lab.up(daemons)
         say(f"lab {lab_id} is up; `bgplb lab down --id {lab_id}` removes it")
 
@@ -296,44 +285,14 @@ def heal(
     act_on(lab_id, lambda lab: faults.heal_all(lab, say) if name is None else faults.heal(lab, name, on, value))
 
 
-FamilyOption = Annotated[
-    Family, typer.Option("--family", help="IP versions of the probes; with both, a number counts only if both answer.")
-]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the record here.", show_default=False)]
-PictureOption = Annotated[Path | None, typer.Option("--picture", help="Write the picture here, an SVG.")]
-
-
-def write(path: Path | None, text: str) -> None:
-    """Write a result, making its folder."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        say(f"written: {path}")
-
-
-def check_writable(*paths: Path | None) -> None:
-    """Refuse a path that can't be written before the work and not after it."""
-    for path in paths:
-        if path is not None and (path.is_dir() or (path.exists() and not os.access(path, os.W_OK))):
-            raise typer.BadParameter(f"{path} can't be written")
-
-
-def probed_world(lab_id: str | None, family: Family) -> world.World:
-    """A lab that does not stand yet, and what its probes will ask over."""
-    lab = world.World(lab_id or world.new_lab_id(), say)
-    lab.family = family
-    return lab
-
-
 @app.command()
 def demo(
     json_file: JsonOption = None,
     picture_file: PictureOption = None,
-    lab_id: Annotated[
-        str | None, typer.Option("--id", help="Name of the lab; a random one unless given.", show_default=False)
-    ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the lab standing, to look at.")] = False,
+    lab_id: NewIdOption = None,
+    keep: KeepOption = False,
     family: FamilyOption = Family.BOTH,
+    auth: AuthOption = Auth.NONE,
 ) -> None:
     """Make the lab, cut the power of the active gateway under probes, drain back, check everything, remove the lab.
 
@@ -345,7 +304,7 @@ def demo(
     """
     check_writable(json_file, picture_file)
     with telling_errors():
-        result = scenario.demo(probed_world(lab_id, family), keep)
+        result = scenario.demo(probed_world(lab_id, family, auth), keep)
         write(json_file, json.dumps(result.document, indent=2) + "\n")
         write(picture_file, result.svg)
         out.print(report.demo_tables(result.document))
@@ -357,10 +316,8 @@ def demo(
 def play(
     file: Annotated[str, typer.Argument(help="A scenario file, or the name of one that comes with the lab.")],
     json_file: JsonOption = None,
-    lab_id: Annotated[
-        str | None, typer.Option("--id", help="Name of the lab; a random one unless given.", show_default=False)
-    ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the lab standing, to look at.")] = False,
+    lab_id: NewIdOption = None,
+    keep: KeepOption = False,
 ) -> None:
     """Make a lab, let a scenario happen in it under probes, check what it expects, remove the lab.
 
@@ -381,70 +338,3 @@ def play(
         out.print(report.scenario_tables(document))
         if not all(check["ok"] for check in document["checks"]):
             raise typer.Exit(1)
-
-
-@bench_app.command()
-def failover(
-    runs: Annotated[int, typer.Option("--runs", min=1, help="How many power cuts.")] = 30,
-    without: Annotated[
-        Without | None,
-        typer.Option("--without", help="What is missing at each cut; the edge then has only its plan."),
-    ] = None,
-    json_file: JsonOption = None,
-    lab_id: Annotated[
-        str | None, typer.Option("--id", help="Name of the lab; a random one unless given.", show_default=False)
-    ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the lab standing, to look at.")] = False,
-    family: FamilyOption = Family.BOTH,
-    pools: PoolsOption = 0,
-) -> None:
-    """Power cuts of the active gateway, one after the other: outage against floor, return, drain back.
-
-    Takes some 15 seconds a run. A run that goes wrong ends the bench; none is ever left out. With --without all
-    members of etcd or all orchestrators are stopped before each cut, or the leader is killed at it; afterwards they
-    are started again, and the move that the edge made by itself must be adopted exactly once.
-
-    \b
-    Examples:
-      bgplb lab bench failover --runs 30 --json bench.json
-      bgplb lab bench failover --runs 30 --without etcd
-      bgplb lab bench failover --runs 10 --family 6
-      bgplb lab bench failover --runs 3 --pools 1000     time to the last pool's route, by the edge's kernel
-    """
-    check_writable(json_file)
-    with telling_errors():
-        if pools:
-            document = scale.bench_failover(probed_world(lab_id, family), pools, runs, keep)
-            write(json_file, json.dumps(document, indent=2) + "\n")
-            out.print(scale.failover_table(document))
-            return
-        document = scenario.bench_failover(probed_world(lab_id, family), runs, keep, without)
-        write(json_file, json.dumps(document, indent=2) + "\n")
-        out.print(report.bench_table(document))
-
-
-@bench_app.command()
-def idle(
-    pools: PoolsOption = 1000,
-    seconds: Annotated[float, typer.Option("--seconds", min=1, help="How long to measure.")] = scale.IDLE_S,
-    json_file: JsonOption = None,
-    lab_id: Annotated[
-        str | None, typer.Option("--id", help="Name of the lab; a random one unless given.", show_default=False)
-    ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the lab standing, to look at.")] = False,
-) -> None:
-    """What each daemon uses of a core and of memory while nothing happens, with many pools at rest.
-
-    \b
-    Examples:
-      bgplb lab bench idle --pools 1000
-      bgplb lab bench idle --pools 1000 --seconds 60 --json idle.json
-    """
-    check_writable(json_file)
-    with telling_errors():
-        document = scale.bench_idle(probed_world(lab_id, Family.BOTH), pools, seconds, keep)
-        write(json_file, json.dumps(document, indent=2) + "\n")
-        out.print(scale.idle_table(document))
-
-
-bench_app.command("soak")(telling_errors()(soak.command))

@@ -5,6 +5,7 @@ from copy import deepcopy
 from typing import Any
 
 import yaml
+from bgplb_lab import credentials
 from bgplb_lab import topology as lab
 
 BIRD_COMMON = """\
@@ -97,23 +98,18 @@ POOL: dict[str, Any] = {
 }
 
 
-def etcd_section() -> dict[str, object]:
-    """The part of every config file that says where the store is."""
-    return {"endpoints": [f"http://{address}:2379" for address in lab.ETCD.values()]}
-
-
 def to_yaml(document: Mapping[str, object]) -> str:
     """One YAML document with its keys in the order written."""
     return yaml.safe_dump(dict(document), sort_keys=False)
 
 
-def node_agent(name: str) -> str:
+def node_agent(name: str, etcd: dict[str, object]) -> str:
     """The config of a gateway's agent; the LAN targets are its neighbours on the cluster LAN."""
     addresses = {"gw-a": "10.10.0.11", "gw-b": "10.10.0.12"}
     others = [address for node, address in addresses.items() if node != name]
     document: dict[str, object] = {
         "name": name,
-        "etcd": etcd_section(),
+        "etcd": etcd,
         "lan": {"address": addresses[name], "targets": ["10.10.0.13", *others]},
     }
     if name == "gw-a":
@@ -121,13 +117,14 @@ def node_agent(name: str) -> str:
     return to_yaml(document)
 
 
-def files(machine: str) -> dict[str, str]:
-    """Files of one machine below /etc: relative path -> text."""
+def files(machine: str, auth: lab.Auth = lab.Auth.NONE) -> dict[str, str]:
+    """Files of one machine below /etc that hold no secret: relative path -> text."""
+    etcd = credentials.section(auth, credentials.daemon_user(machine) or "")
     if machine == "transit":
         return {"bird/bird.conf": TRANSIT_BIRD}
     if machine in lab.EDGES:
         extra = "/etc/bgplb/bird-import-extra.conf"
-        agent = {"name": machine, "etcd": etcd_section(), "bird": {"import_extra": extra}}
+        agent = {"name": machine, "etcd": etcd, "bird": {"import_extra": extra}}
         return {
             "bird/bird.conf": EDGE_BIRD,
             "bgplb/edge-agent.yaml": to_yaml(agent),
@@ -135,12 +132,13 @@ def files(machine: str) -> dict[str, str]:
         }
     if machine in lab.GATEWAYS:
         local = {"bgplb/bird-local.conf": BIRD_LOCAL} if machine == "gw-a" else {}
-        return {"bgplb/node-agent.yaml": node_agent(machine), **local}
+        return {"bgplb/node-agent.yaml": node_agent(machine, etcd), **local}
     if machine in lab.ORCHESTRATORS:
-        own = {"name": machine, "etcd": etcd_section(), "manifests": "/etc/bgplb/manifests"}
+        own = {"name": machine, "etcd": etcd, "manifests": "/etc/bgplb/manifests"}
         return {
             "bgplb/orchestrator.yaml": to_yaml(own),
-            "bgplb/cli.yaml": to_yaml({"etcd": etcd_section()}),
+            "bgplb/cli.yaml": to_yaml({"etcd": credentials.section(auth, credentials.OPERATOR, "operator")}),
+            "bgplb/root.yaml": to_yaml({"etcd": credentials.section(auth, credentials.ROOT, credentials.ROOT)}),
         }
     return {}
 

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -114,9 +114,14 @@ def enter(pid: int, argv: Sequence[str], whole: bool) -> list[str]:
     return ["nsenter", f"--target={pid}", *kinds, "--", *argv]
 
 
-def run(argv: Sequence[str], stdin: str = "", timeout_s: float = COMMAND_TIMEOUT_S) -> str:
+def run(
+    argv: Sequence[str],
+    stdin: str = "",
+    timeout_s: float = COMMAND_TIMEOUT_S,
+    more_environment: Mapping[str, str] | None = None,
+) -> str:
     """Run a program and answer its standard output; raises LabError with its complaint, TimedOut when it hangs."""
-    environment = {"PATH": SERVICE_PATH, "LC_ALL": "C.UTF-8", "HOME": "/root"}
+    environment = {"PATH": SERVICE_PATH, "LC_ALL": "C.UTF-8", "HOME": "/root", **(more_environment or {})}
     try:
         done = subprocess.run(
             list(argv), input=stdin, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False

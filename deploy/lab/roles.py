@@ -4,6 +4,7 @@ import json
 
 from bgplb_lab import observe, topology
 from bgplb_lab.errors import RefusedByState, Unreachable
+from bgplb_lab.etcdctl import etcdctl
 from bgplb_lab.world import World
 
 ROLES = ("active", "standby", "leader", "etcd-leader")
@@ -35,11 +36,8 @@ def leader(world: World) -> str:
 
 def etcd_leader(world: World) -> str:
     """The etcd member that leads, as most members see it; asked from inside the management network."""
-    endpoints = ",".join(f"http://{address}:2379" for address in topology.ETCD.values())
-    machine = next((name for name in topology.ORCHESTRATORS if name in world.pids()), topology.ORCHESTRATORS[0])
-    argv = ("env", "ETCDCTL_API=3", "etcdctl", f"--endpoints={endpoints}", "endpoint", "status", "-w", "json")
-    text = world.inside(machine, *argv)
-    names = {f"http://{address}:2379": name for name, address in topology.ETCD.items()}
+    text = etcdctl(world, "endpoint", "status", "-w", "json")
+    names = {endpoint: name for name, endpoint in topology.endpoints(world.auth).items()}
     for member in json.loads(text):
         status = member["Status"]
         if status["header"]["member_id"] == status["leader"]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from bgplb_lab import configs, control, faults, observe, scenario, topology
 from bgplb_lab.errors import LabError
+from bgplb_lab.etcdctl import etcdctl
 from bgplb_lab.probes import RouteWatch
 from bgplb_lab.world import World
 from rich.table import Table
@@ -47,9 +48,7 @@ def manifest(count: int) -> str:
 
 def machines(world: World) -> list[dict[str, Any]]:
     """The records of all pools, straight from etcd: a replica that is asked for them has less time for its work."""
-    endpoints = ",".join(f"http://{address}:2379" for address in topology.ETCD.values())
-    argv = ("env", "ETCDCTL_API=3", "etcdctl", f"--endpoints={endpoints}", "get", "--prefix", "--print-value-only")
-    text = world.inside(topology.ORCHESTRATORS[0], *argv, RECORDS)
+    text = etcdctl(world, "get", "--prefix", "--print-value-only", RECORDS)
     return [json.loads(line) for line in text.splitlines() if line]
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from bgplb_lab import observe, scale, scenario, topology, world
 from bgplb_lab.errors import LabError
+from bgplb_lab.etcdctl import etcdctl
 from rich.console import Console
 
 GROWTH_AT_MOST = 1.05
@@ -65,7 +66,7 @@ def inventory(lab: world.World) -> Inventory:
             link["ifname"] for link in json.loads(lab.inside(machine, "ip", "-j", "link"))
         )
         found[f"AllowedIPs of {machine}"] = _allowed_ips(lab, machine)
-    keys = _etcdctl(lab, "get", "--prefix", "--keys-only", "/bgplb/")
+    keys = etcdctl(lab, "get", "--prefix", "--keys-only", "/bgplb/").splitlines()
     found["keys in etcd"] = frozenset(key for key in keys if key and not key.startswith(OF_THEIR_OWN))
     return found
 
@@ -90,15 +91,10 @@ def _allowed_ips(lab: world.World, machine: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _etcdctl(lab: world.World, *argv: str) -> list[str]:
-    endpoints = ",".join(f"http://{address}:2379" for address in topology.ETCD.values())
-    command = ("env", "ETCDCTL_API=3", "etcdctl", f"--endpoints={endpoints}", *argv)
-    return lab.inside(topology.ORCHESTRATORS[0], *command).splitlines()
-
-
 def leases(lab: world.World) -> int:
     """Leases that etcd holds."""
-    return sum(1 for line in _etcdctl(lab, "lease", "list") if re.fullmatch(r"[0-9a-f]{8,}", line.strip()))
+    lines = etcdctl(lab, "lease", "list").splitlines()
+    return sum(1 for line in lines if re.fullmatch(r"[0-9a-f]{8,}", line.strip()))
 
 
 def descriptors(processes: Mapping[str, int]) -> dict[str, int]:
@@ -170,7 +166,7 @@ def _quiet_inventory(lab: world.World) -> Inventory:
 
 def _over_the_ring(lab: world.World) -> list[str]:
     counts: dict[str, int] = {}
-    for key in _etcdctl(lab, "get", "--prefix", "--keys-only", OF_THEIR_OWN[1]):
+    for key in etcdctl(lab, "get", "--prefix", "--keys-only", OF_THEIR_OWN[1]).splitlines():
         pool = key.rpartition("/")[0]
         counts[pool] = counts.get(pool, 0) + 1 if pool else 0
     return [f"{pool}: {count} records" for pool, count in counts.items() if count > RING]

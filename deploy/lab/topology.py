@@ -55,6 +55,14 @@ class Family(StrEnum):
         return {version: address for version, address in every.items() if self in (Family.BOTH, version)}
 
 
+class Auth(StrEnum):
+    """How the daemons log in to etcd; with any but NONE it speaks TLS and its access control is on."""
+
+    NONE = "none"
+    CERTIFICATE = "certificate"
+    PASSWORD = "password"  # noqa: S105 the name of a way, and no secret
+
+
 @dataclass(frozen=True)
 class Port:
     """An interface of a machine; its other end, `MACHINE.NAME`, is a port of `bridge` in the fabric."""
@@ -212,18 +220,43 @@ def nat_box(letter: str, network: int, edge_side: str, edge: str) -> Machine:
     )
 
 
-def etcd_member(name: str) -> Machine:
+def endpoints(auth: Auth) -> dict[str, str]:
+    """Where etcd's members are asked: member -> address with its scheme."""
+    return {member: f"{scheme(auth)}://{address}:2379" for member, address in ETCD.items()}
+
+
+def scheme(auth: Auth) -> str:
+    """What etcd's members speak, with clients and among themselves."""
+    return "http" if auth is Auth.NONE else "https"
+
+
+def etcd_tls(auth: Auth) -> tuple[str, ...]:
+    """etcd's arguments for TLS. It asks every client for a certificate once it has an authority for them."""
+    if auth is Auth.NONE:
+        return ()
+    own = ("/etc/bgplb/member.pem", "/etc/bgplb/member.key")
+    asking = ("--trusted-ca-file", "/etc/bgplb/ca.pem", "--client-cert-auth") if auth is Auth.CERTIFICATE else ()
+    return (
+        *("--cert-file", own[0], "--key-file", own[1], *asking),
+        *("--peer-cert-file", own[0], "--peer-key-file", own[1]),
+        *("--peer-trusted-ca-file", "/etc/bgplb/ca.pem", "--peer-client-cert-auth"),
+    )
+
+
+def etcd_member(name: str, auth: Auth) -> Machine:
     """One of three members; its data is on the lab's disk and etcd's fsync is left on."""
-    address = ETCD[name]
-    cluster = ",".join(f"{member}=http://{peer}:2380" for member, peer in ETCD.items())
+    peers = {member: f"{scheme(auth)}://{address}:2380" for member, address in ETCD.items()}
+    client = endpoints(auth)[name]
+    cluster = ",".join(f"{member}={peer}" for member, peer in peers.items())
     argv = (
         "etcd",
         *("--name", name, "--data-dir", "/var/lib/bgplb/etcd", "--log-level", "warn"),
-        *("--listen-peer-urls", f"http://{address}:2380", "--initial-advertise-peer-urls", f"http://{address}:2380"),
-        *("--listen-client-urls", f"http://{address}:2379", "--advertise-client-urls", f"http://{address}:2379"),
+        *("--listen-peer-urls", peers[name], "--initial-advertise-peer-urls", peers[name]),
+        *("--listen-client-urls", client, "--advertise-client-urls", client),
         *("--initial-cluster", cluster, "--initial-cluster-state", "new", "--initial-cluster-token", "lab"),
+        *etcd_tls(auth),
     )
-    return Machine(name, (management(address),), (), QUIET, (Service("etcd", argv),))
+    return Machine(name, (management(ETCD[name]),), (), QUIET, (Service("etcd", argv),))
 
 
 def orchestrator(number: int, programs: Programs) -> Machine:
@@ -248,14 +281,14 @@ def edge(programs: Programs) -> Machine:
     )
 
 
-def machines(programs: Programs) -> dict[str, Machine]:
-    """Every machine by name, in the order in which they start; the fabric first."""
+def machines(programs: Programs, auth: Auth = Auth.NONE) -> dict[str, Machine]:
+    """Every machine by name, in the order in which they start; the fabric and etcd first."""
     pod = (POD_ADDRESS, POD_ADDRESS_IPV6)
     udp_echo = Service("echo-udp", programs.script("echo", "udp", str(UDP_PORT), *pod), nice=MEASURING)
     tcp_echo = Service("echo-tcp", programs.script("echo", "tcp", str(TCP_PORT), *pod))
     every = (
         Machine(FABRIC),
-        *(etcd_member(name) for name in ETCD),
+        *(etcd_member(name, auth) for name in ETCD),
         Machine(
             "client",
             (Port("eth0", "client-tr", (f"{CLIENT_ADDRESS}/24", "2001:db8:51::10/64")),),

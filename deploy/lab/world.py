@@ -8,19 +8,21 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bgplb_lab import configs, control, topology
+from bgplb_lab import configs, control, credentials, topology
 from bgplb_lab.errors import LabError, MissingPrerequisite, NotFound, RefusedByState
-from bgplb_lab.topology import FABRIC, Machine, Port, Programs
+from bgplb_lab.topology import ETCD, FABRIC, ORCHESTRATORS, Auth, Machine, Port, Programs
 
 RUN_ROOT = Path("/run/bgplb-lab")
 DISK_ROOT = Path("/var/lib/bgplb-lab")
 NEEDED_PROGRAMS = ("ip", "nft", "nsenter", "bird", "birdc", "etcd", "wireguard-go", "wg")
 BOOT_TIMEOUT_S = 20.0
+BOOTSTRAP_TIMEOUT_S = 60.0
+"""For etcd's users and roles: an election first, and etcd takes its time over each password."""
 
 Say = Callable[[str], None]
 
@@ -57,13 +59,24 @@ class World:
         self.disk_folder = DISK_ROOT / lab_id
         self.specs_folder = self.run_folder / "nodes"
         self.programs = own_programs()
-        self.machines = topology.machines(self.programs)
+        self.auth = self.auth_of_the_standing()
+        """How daemons log in to etcd; to be set before `up`."""
         self.family = topology.Family.BOTH
         """What probes ask over, unless they are told otherwise."""
         self.outside = topology.Family.IPV4
         """What tunnels travel over; of interest to `up` alone."""
 
+    @property
+    def machines(self) -> dict[str, Machine]:
+        """Every machine's description by name."""
+        return topology.machines(self.programs, self.auth)
+
     # What exists
+
+    def auth_of_the_standing(self) -> Auth:
+        """What the lab was made with; without a lab nothing."""
+        path = self.run_folder / "state.json"
+        return Auth(json.loads(path.read_text(encoding="utf-8")).get("auth", Auth.NONE)) if path.exists() else Auth.NONE
 
     def exists(self) -> bool:
         """Whether anything of this lab is left, running or not."""
@@ -92,9 +105,16 @@ class World:
         """One command to a machine's first process."""
         return control.command(self.pid(name), request)
 
-    def inside(self, name: str, *argv: str, stdin: str = "", timeout_s: float = control.COMMAND_TIMEOUT_S) -> str:
+    def inside(
+        self,
+        name: str,
+        *argv: str,
+        stdin: str = "",
+        timeout_s: float = control.COMMAND_TIMEOUT_S,
+        environment: Mapping[str, str] | None = None,
+    ) -> str:
         """Run a program inside a machine and answer its output; raises LabError with its complaint."""
-        return control.run(control.enter(self.pid(name), argv, whole=True), stdin, timeout_s)
+        return control.run(control.enter(self.pid(name), argv, whole=True), stdin, timeout_s, environment)
 
     def path_in(self, name: str, path: str) -> Path:
         """Where a file of a running machine is seen from outside."""
@@ -143,8 +163,11 @@ class World:
         for folder in (self.specs_folder, self.disk_folder):
             folder.mkdir(parents=True, mode=0o750)
         with self.state() as state:
-            state["daemons"] = daemons
+            state |= {"daemons": daemons, "auth": self.auth}
         self.write_manifests()
+        issuer = credentials.Issuer(self.auth)
+        for name in self.machines:
+            self.make_disk(name, issuer)
         began = time.monotonic()
         launched = [self.launch(machine) for machine in self.machines.values()]
         for machine, process in launched:
@@ -153,8 +176,16 @@ class World:
         for machine in self.machines.values():
             self.wire(machine)
         self.say(f"namespaces and wires are there after {time.monotonic() - began:.1f} s; starting services")
-        for machine in self.machines.values():
+        members = [machine for machine in self.machines.values() if machine.name in ETCD]
+        for machine in members:
             self.start_services(machine, daemons)
+        if self.auth is not Auth.NONE:
+            words = credentials.bootstrap_words(self.auth)
+            self.inside(ORCHESTRATORS[0], self.programs.bgplb, *words, timeout_s=BOOTSTRAP_TIMEOUT_S)
+            self.say(f"etcd wants a log-in by {self.auth} from now on")
+        for machine in self.machines.values():
+            if machine not in members:
+                self.start_services(machine, daemons)
 
     def down(self) -> None:
         """Remove everything of this lab, whatever state it is in; raises NotFound when there is nothing."""
@@ -193,7 +224,6 @@ class World:
 
     def launch(self, machine: Machine) -> tuple[Machine, "subprocess.Popen[str]"]:
         """Start a machine's first process; `finish_launch` waits for it."""
-        self.prepare_disk(machine)
         spec = self.specs_folder / f"{machine.name}.json"
         spec.write_text(json.dumps(self.machine_spec(machine)), encoding="utf-8")
         argv = [*self.programs.script("machine"), str(spec)]
@@ -210,15 +240,15 @@ class World:
             tail = log.read_text(encoding="utf-8").strip().splitlines()[-1:] if log.exists() else []
             raise LabError(f"machine {machine.name} did not come up: {' '.join(tail) or 'no word'} (log: {log})")
 
-    def prepare_disk(self, machine: Machine) -> None:
-        """Make the machine's disk on its first start; later starts find it as it was left."""
-        disk = self.disk_folder / machine.name
-        if disk.exists():
-            return
+    def make_disk(self, name: str, issuer: credentials.Issuer) -> None:
+        """Make a machine's disk, with the files that an operator would have put there; each start finds it as left."""
+        disk = self.disk_folder / name
         for folder in ("lib", "log", "etc/bgplb", "etc/bird"):
             (disk / folder).mkdir(parents=True)
-        for relative, text in configs.files(machine.name).items():
+        for relative, text in configs.files(name, self.auth).items():
             (disk / "etc" / relative).write_text(text, encoding="utf-8")
+        for relative, text in issuer.files(name):
+            credentials.write(disk / "etc/bgplb", relative, text)
 
     def machine_spec(self, machine: Machine) -> dict[str, Any]:
         """What the machine's first process needs to know, see `machine.py`."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from bgplb_lab import scenario, soak
+from bgplb_lab.etcdctl import etcdctl
 from bgplb_lab.world import World
 
 pytestmark = [pytest.mark.root, pytest.mark.lab, pytest.mark.timeout(300)]
@@ -34,15 +35,15 @@ def test_what_is_left_is_seen(whole_lab: World, healthy: dict[str, Any]) -> None
     ):
         done = whole_lab.inside(edge, *argv) if argv[0] != "wg" else _allow(whole_lab, edge, before, device, peer)
         assert done == ""
-    soak._etcdctl(whole_lab, "put", "/bgplb/v1/left", "x")
-    soak._etcdctl(whole_lab, "lease", "grant", "60")
+    etcdctl(whole_lab, "put", "/bgplb/v1/left", "x")
+    etcdctl(whole_lab, "lease", "grant", "60")
     left = {place for place, items in soak.beyond(before, soak.inventory(whole_lab)).items() if items}
     assert left >= {f"rules of {edge}", f"routes of {edge}", f"nft of {edge}", "keys in etcd", f"AllowedIPs of {edge}"}
     assert soak.leases(whole_lab) == held + 1
     whole_lab.inside(edge, "ip", "rule", "del", "priority", "10090")
     whole_lab.inside(edge, "ip", "route", "del", "198.18.6.0/24", "dev", device)
     whole_lab.inside(edge, "nft", "delete", "table", "inet", "left_behind")
-    soak._etcdctl(whole_lab, "del", "/bgplb/v1/left")
+    etcdctl(whole_lab, "del", "/bgplb/v1/left")
 
 
 def _allow(lab: World, machine: str, before: soak.Inventory, device: str, peer: str) -> str:

@@ -48,16 +48,18 @@ def test_a_power_cut_takes_the_underlay_first(machine: Machine) -> None:
     assert machine.ports[0].bridge.startswith("nat-")
 
 
-def test_the_daemons_accept_their_configs() -> None:
+@pytest.mark.parametrize("auth", list(topology.Auth))
+def test_the_daemons_accept_their_configs(auth: topology.Auth) -> None:
     models: dict[str, type[BaseModel]] = {
         "edge-agent.yaml": EdgeAgentConfig,
         "node-agent.yaml": NodeAgentConfig,
         "orchestrator.yaml": OrchestratorConfig,
         "cli.yaml": CliConfig,
+        "root.yaml": CliConfig,
     }
     seen = set()
     for machine in MACHINES:
-        for path, text in configs.files(machine).items():
+        for path, text in configs.files(machine, auth).items():
             if path.endswith(".yaml"):
                 seen.add(Path(path).name)
                 config: BaseModel = parse(text.encode(), models[Path(path).name], path)

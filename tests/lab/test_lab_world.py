@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from bgplb_lab import control, faults, topology
 from bgplb_lab.errors import LabError, MissingPrerequisite, NotFound, RefusedByState
+from bgplb_lab.etcdctl import etcdctl
 from bgplb_lab.probes import Prober, RouteWatch
 from bgplb_lab.world import World, check_prerequisites, port_name
 
@@ -69,12 +70,10 @@ def test_gateways_reach_the_edge_through_their_nat(lab: World) -> None:
 
 
 def test_three_etcd_members_agree(lab: World) -> None:
-    endpoints = ",".join(f"http://{address}:2379" for address in topology.ETCD.values())
-
     def healthy() -> bool | None:
         try:
-            lab.inside("orch-1", "env", "ETCDCTL_API=3", "etcdctl", f"--endpoints={endpoints}", "put", "k", "v")
-            text = lab.inside("orch-1", "env", "ETCDCTL_API=3", "etcdctl", f"--endpoints={endpoints}", "get", "k")
+            etcdctl(lab, "put", "k", "v")
+            text = etcdctl(lab, "get", "k")
         except LabError:
             return None
         return True if text.split() == ["k", "v"] else None
