@@ -8,6 +8,7 @@ from bgplb_lab import report, scale, scenario, soak
 from bgplb_lab.absence import Without
 from bgplb_lab.options import (
     AuthOption,
+    EdgesOption,
     FamilyOption,
     JsonOption,
     KeepOption,
@@ -41,6 +42,7 @@ def failover(
     family: FamilyOption = Family.BOTH,
     pools: PoolsOption = 0,
     auth: AuthOption = Auth.NONE,
+    edges: EdgesOption = 1,
 ) -> None:
     """Power cuts of the active gateway, one after the other: outage against floor, return, drain back.
 
@@ -54,16 +56,19 @@ def failover(
       bgplb lab bench failover --runs 30 --without etcd
       bgplb lab bench failover --runs 10 --family 6
       bgplb lab bench failover --runs 10 --auth certificate
+      bgplb lab bench failover --runs 10 --edges 2       by the leader; the floor is that of the slower edge
       bgplb lab bench failover --runs 3 --pools 1000     time to the last pool's route, by the edge's kernel
     """
     check_writable(json_file)
+    if edges > 1 and (without or pools):
+        raise typer.BadParameter("--edges 2 goes with neither --without nor --pools: no plan, and no count of many")
     with telling_errors():
         if pools:
             document = scale.bench_failover(probed_world(lab_id, family, auth), pools, runs, keep)
             write(json_file, json.dumps(document, indent=2) + "\n")
             out.print(scale.failover_table(document))
             return
-        document = scenario.bench_failover(probed_world(lab_id, family, auth), runs, keep, without)
+        document = scenario.bench_failover(probed_world(lab_id, family, auth, edges), runs, keep, without)
         write(json_file, json.dumps(document, indent=2) + "\n")
         out.print(report.bench_table(document))
 

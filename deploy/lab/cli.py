@@ -12,6 +12,7 @@ from bgplb_lab import bench, control, faults, report, roles, scenario, script, s
 from bgplb_lab.errors import NotFound
 from bgplb_lab.options import (
     AuthOption,
+    EdgesOption,
     FamilyOption,
     JsonOption,
     KeepOption,
@@ -87,6 +88,7 @@ def up(
         Outside, typer.Option("--outside", help="IP version that the tunnels travel over.")
     ] = Outside.IPV4,
     auth: AuthOption = Auth.NONE,
+    edges: EdgesOption = 1,
 ) -> None:
     """Make the network, start every service and leave it standing.
 
@@ -97,10 +99,11 @@ def up(
       bgplb lab up --no-daemons       network, etcd and the operator's BIRD, none of ours
       bgplb lab up --outside 6        tunnels over IPv6
       bgplb lab up --auth password    etcd over TLS, with a user for each daemon
+      bgplb lab up --edges 2          the upper half of the pool comes in by edge-2
     """
     with telling_errors():
         lab = world.World(lab_id, say)
-        lab.outside, lab.auth = Family(outside), auth
+        lab.outside, lab.auth, lab.edges = Family(outside), auth, edges
         lab.up(daemons)
         say(f"lab {lab_id} is up; `bgplb lab down --id {lab_id}` removes it")
 
@@ -293,6 +296,7 @@ def demo(
     keep: KeepOption = False,
     family: FamilyOption = Family.BOTH,
     auth: AuthOption = Auth.NONE,
+    edges: EdgesOption = 1,
 ) -> None:
     """Make the lab, cut the power of the active gateway under probes, drain back, check everything, remove the lab.
 
@@ -304,7 +308,7 @@ def demo(
     """
     check_writable(json_file, picture_file)
     with telling_errors():
-        result = scenario.demo(probed_world(lab_id, family, auth), keep)
+        result = scenario.demo(probed_world(lab_id, family, auth, edges), keep)
         write(json_file, json.dumps(result.document, indent=2) + "\n")
         write(picture_file, result.svg)
         out.print(report.demo_tables(result.document))

@@ -1,6 +1,6 @@
 """The files that an operator would have written on each machine: BIRD's, ours, and the manifests."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -16,54 +16,66 @@ protocol device {{ scan time 10; }}
 protocol bfd {{ interface "*" {{ interval 300 ms; multiplier 5; idle tx interval 1 s; }}; }}
 """
 
-TRANSIT_BIRD = (
-    BIRD_COMMON.format(router_id=lab.TRANSIT_ADDRESS)
-    + f"""\
-protocol kernel {{ ipv4 {{ import none; export all; }}; }}
-protocol kernel {{ ipv6 {{ import none; export all; }}; }}
-protocol static announced {{ ipv4; route 0.0.0.0/0 unreachable; }}
-protocol static announced6 {{ ipv6; route ::/0 unreachable; }}
-protocol bgp customer {{
-  local {lab.TRANSIT_ADDRESS} as {lab.TRANSIT_ASN};
-  neighbor {lab.EDGE_ADDRESS} as {lab.EDGE_ASN};
-  bfd on;
-  connect delay time 1; connect retry time 2; error wait time 1, 2;
-  ipv4 {{ import where net ~ [ {lab.AGGREGATE}{{24,32}} ]; export where proto = "announced"; }};
-}}
-protocol bgp customer6 {{
-  local {lab.TRANSIT_ADDRESS_IPV6} as {lab.TRANSIT_ASN};
-  neighbor {lab.EDGE_ADDRESS_IPV6} as {lab.EDGE_ASN};
-  bfd on;
-  connect delay time 1; connect retry time 2; error wait time 1, 2;
-  ipv6 {{ import where net ~ [ {lab.AGGREGATE_IPV6}{{48,128}} ]; export where proto = "announced6"; }};
-}}
+OPERATOR_KERNEL = """\
+protocol kernel {{ ipv4 {{ import none; export {0}; }}; }}
+protocol kernel {{ ipv6 {{ import none; export {0}; }}; }}
 """
-)
+NEIGHBOR_TIMERS = "connect delay time 1; connect retry time 2; error wait time 1, 2;"
 
-EDGE_BIRD = (
-    BIRD_COMMON.format(router_id=lab.EDGE_ADDRESS)
-    + f"""\
-protocol kernel {{ ipv4 {{ import none; export all; }}; }}
-protocol kernel {{ ipv6 {{ import none; export all; }}; }}
-protocol static aggregate {{ ipv4; route {lab.AGGREGATE} blackhole; }}
-protocol static aggregate6 {{ ipv6; route {lab.AGGREGATE_IPV6} blackhole; }}
-protocol static foreign_static {{ ipv4; route 198.18.7.0/24 blackhole; }}
-protocol bgp transit {{
-  local {lab.EDGE_ADDRESS} as {lab.EDGE_ASN};
-  neighbor {lab.TRANSIT_ADDRESS} as {lab.TRANSIT_ASN};
+
+def transit_bird(sites: Sequence[lab.Site]) -> str:
+    """The transit provider's BIRD: a session with each edge and family, a default route for it."""
+    text = BIRD_COMMON.format(router_id=lab.TRANSIT_ADDRESS) + OPERATOR_KERNEL.format("all")
+    text += "protocol static announced { ipv4; route 0.0.0.0/0 unreachable; }\n"
+    text += "protocol static announced6 { ipv6; route ::/0 unreachable; }\n"
+    for number, site in enumerate(sites, 1):
+        sessions = (
+            ("", site.transit, site.address, "ipv4", f"{lab.AGGREGATE}{{24,32}}", "announced"),
+            ("v6", site.transit_ipv6, site.address_ipv6, "ipv6", f"{lab.AGGREGATE_IPV6}{{48,128}}", "announced6"),
+        )
+        for tail, own, neighbor, channel, taken, given in sessions:
+            text += f"""\
+protocol bgp customer{number}{tail} {{
+  local {own} as {lab.TRANSIT_ASN};
+  neighbor {neighbor} as {lab.EDGE_ASN};
   bfd on;
-  connect delay time 1; connect retry time 2; error wait time 1, 2;
-  ipv4 {{ import all; export where proto = "aggregate"; }};
-}}
-protocol bgp transit6 {{
-  local {lab.EDGE_ADDRESS_IPV6} as {lab.EDGE_ASN};
-  neighbor {lab.TRANSIT_ADDRESS_IPV6} as {lab.TRANSIT_ASN};
-  bfd on;
-  connect delay time 1; connect retry time 2; error wait time 1, 2;
-  ipv6 {{ import all; export where proto = "aggregate6"; }};
+  {NEIGHBOR_TIMERS}
+  {channel} {{ import where net ~ [ {taken} ]; export where proto = "{given}"; }};
 }}
 """
-)
+    return text
+
+
+def edge_bird(site: lab.Site) -> str:
+    """An edge's BIRD of the operator's: it announces the aggregates, and what this edge shall attract besides.
+
+    The latter not to the kernel: such a blackhole would be more specific than the pool's own route.
+    """
+    text = BIRD_COMMON.format(router_id=site.address) + OPERATOR_KERNEL.format(
+        'where proto != "part" && proto != "part6"'
+    )
+    text += f"protocol static aggregate {{ ipv4; route {lab.AGGREGATE} blackhole; }}\n"
+    text += f"protocol static aggregate6 {{ ipv6; route {lab.AGGREGATE_IPV6} blackhole; }}\n"
+    for prefix in site.attracts:
+        name, channel = ("part6", "ipv6") if ":" in prefix else ("part", "ipv4")
+        text += f"protocol static {name} {{ {channel}; route {prefix} blackhole; }}\n"
+    text += "protocol static foreign_static { ipv4; route 198.18.7.0/24 blackhole; }\n"
+    sessions = (
+        ("transit", site.address, site.transit, "ipv4", 'proto = "aggregate" || proto = "part"'),
+        ("transit6", site.address_ipv6, site.transit_ipv6, "ipv6", 'proto = "aggregate6" || proto = "part6"'),
+    )
+    for name, own, neighbor, channel, given in sessions:
+        text += f"""\
+protocol bgp {name} {{
+  local {own} as {lab.EDGE_ASN};
+  neighbor {neighbor} as {lab.TRANSIT_ASN};
+  bfd on;
+  {NEIGHBOR_TIMERS}
+  {channel} {{ import all; export where {given}; }};
+}}
+"""
+    return text
+
 
 BIRD_LOCAL = f"""\
 protocol static local_floor {{ ipv4; route {lab.FLOOR_PREFIX} unreachable; }}
@@ -78,7 +90,7 @@ EDGE_GATEWAY: dict[str, Any] = {
     "kind": "EdgeGateway",
     "metadata": {"name": "edge-gateway"},
     "spec": {
-        "edges": [{"name": "edge-1", "endpoint": lab.EDGE_ADDRESS, "asn": lab.EDGE_ASN}],
+        "edges": [],
         "gateways": list(lab.GATEWAYS),
         "gatewayASN": lab.GATEWAY_ASN,
     },
@@ -117,16 +129,16 @@ def node_agent(name: str, etcd: dict[str, object]) -> str:
     return to_yaml(document)
 
 
-def files(machine: str, auth: lab.Auth = lab.Auth.NONE) -> dict[str, str]:
-    """Files of one machine below /etc that hold no secret: relative path -> text."""
+def files(machine: str, auth: lab.Auth = lab.Auth.NONE, edges: int = 1) -> dict[str, str]:
+    """Files of one machine below /etc that hold no secret, in a lab of so many edges: relative path -> text."""
     etcd = credentials.section(auth, credentials.daemon_user(machine) or "")
     if machine == "transit":
-        return {"bird/bird.conf": TRANSIT_BIRD}
+        return {"bird/bird.conf": transit_bird(lab.SITES[:edges])}
     if machine in lab.EDGES:
         extra = "/etc/bgplb/bird-import-extra.conf"
         agent = {"name": machine, "etcd": etcd, "bird": {"import_extra": extra}}
         return {
-            "bird/bird.conf": EDGE_BIRD,
+            "bird/bird.conf": edge_bird(lab.SITES[lab.EDGES.index(machine)]),
             "bgplb/edge-agent.yaml": to_yaml(agent),
             "bgplb/bird-import-extra.conf": BIRD_IMPORT_EXTRA,
         }
@@ -143,12 +155,18 @@ def files(machine: str, auth: lab.Auth = lab.Auth.NONE) -> dict[str, str]:
     return {}
 
 
-def manifests(outside: lab.Family = lab.Family.IPV4) -> dict[str, str]:
+def manifests(outside: lab.Family = lab.Family.IPV4, edges: int = 1) -> dict[str, str]:
     """The intent: file name -> text. The orchestrators share one folder, as from one configuration repository.
 
     `outside`: the IP version in which the tunnels' own packets travel.
     """
     group = deepcopy(EDGE_GATEWAY)
-    if outside is lab.Family.IPV6:
-        group["spec"]["edges"][0]["endpoint"] = lab.EDGE_ADDRESS_IPV6
+    group["spec"]["edges"] = [
+        {
+            "name": site.name,
+            "endpoint": site.address_ipv6 if outside is lab.Family.IPV6 else site.address,
+            "asn": lab.EDGE_ASN,
+        }
+        for site in lab.SITES[:edges]
+    ]
     return {"edge-gateway.yaml": to_yaml(group), f"{lab.POOL}.yaml": to_yaml(POOL)}

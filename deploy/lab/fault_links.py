@@ -12,7 +12,7 @@ from bgplb_lab import control, topology
 from bgplb_lab.topology import FABRIC, Machine
 from bgplb_lab.world import World, port_name
 
-TUNNEL_BRIDGES = ("edge-nat-", "nat-")
+TUNNEL_BRIDGES = (*(f"{site.tag}-nat-" for site in topology.SITES), "nat-")
 GROUPS = {"etcd": tuple(topology.ETCD), "orchestrators": topology.ORCHESTRATORS}
 """What a partition may name besides a machine."""
 NAT_PORTS = ("20000-29999", "40000-49999")
@@ -113,6 +113,23 @@ def restore_one_way(world: World, node: str, value: str | None) -> None:
     drop_filter(world, filter_name("one-way-cut", node, value))
 
 
+def cut_edge_link(world: World, node: str, value: str | None) -> int:
+    """Between the gateway and one edge no packet passes; other edges reach it as before."""
+    site = topology.SITES[topology.EDGES.index(value or "")]
+    found = [
+        Filter(port, hook, f"{family} {way} {address} drop")
+        for port in tunnel_ends(world.machine(node))
+        for family, address in (("ip", site.address), ("ip6", site.address_ipv6))
+        for hook, way in (("ingress", "daddr"), ("egress", "saddr"))
+    ]
+    return put_filter(world, filter_name("edge-link-cut", node, value), found)
+
+
+def restore_edge_link(world: World, node: str, value: str | None) -> None:
+    """Its packets pass again."""
+    drop_filter(world, filter_name("edge-link-cut", node, value))
+
+
 def lose(world: World, node: str, value: str | None) -> int:
     """So many percent of the packets are lost at random, each way, on the links that tunnels run over."""
     found = filters(tunnel_ends(world.machine(node)), f"numgen random mod 100 < {value} drop")
@@ -148,15 +165,14 @@ def join(world: World, node: str, value: str | None) -> None:
 
 def remap(world: World, node: str, value: str | None) -> int:
     """The NAT box forgets every mapping and takes other ports for the new ones, as after its restart."""
-    (device,) = (port.name for port in world.machine(node).ports if port.name == "out0")
     now = world.inside(node, "nft", "list", "table", "ip", "nat")
     ports = next(choice for choice in NAT_PORTS if choice not in now)
     rules = f"""\
 flush table ip nat
 table ip nat {{
   chain out {{
-    oifname "{device}" meta l4proto {{ tcp, udp }} masquerade to :{ports}
-    oifname "{device}" masquerade
+    oifname "{topology.OUTER_PORTS}" meta l4proto {{ tcp, udp }} masquerade to :{ports}
+    oifname "{topology.OUTER_PORTS}" masquerade
   }}
 }}
 """

@@ -66,6 +66,7 @@ ON_LAN = (*topology.GATEWAYS, "worker-1")
 WAY = Value("way", ("in", "out"))
 PERCENT = Value("percent")
 JUMP = Value("jump", tuple(clocks.WAYS))
+WHICH_EDGE = Value("edge", topology.EDGES)
 PEER = Value("other", (*MANAGED, *links.GROUPS))
 
 killer, starter = services.killer, services.starter
@@ -94,6 +95,14 @@ EVERY_FAULT = (
         links.restore_one_way,
         WITH_BIRD,
         WAY,
+    ),
+    Fault(
+        "edge-link-cut",
+        "tunnel: no packet between the gateway and one edge",
+        links.cut_edge_link,
+        links.restore_edge_link,
+        topology.GATEWAYS,
+        WHICH_EDGE,
     ),
     Fault("loss", "tunnels: so many percent lost each way", links.lose, links.stop_losing, WITH_BIRD, PERCENT),
     Fault("nat-remap", "the NAT box forgets all and takes other ports", links.remap, None, NAT_BOXES),

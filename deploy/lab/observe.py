@@ -1,7 +1,7 @@
 """What the daemons and the machines say: replicas by their admin sockets, the edge by its kernel and WireGuard."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ HISTORY = 60
 ALIAS = "bgplb:"
 FOREIGN_PRIORITY = 10085
 FOREIGN_TABLE = "bgplb_other"
-FOREIGN_ROUTES = {"edge-1": ("192.0.2.64/26", "main"), "gw-a": ("198.18.64.0/18", "10077")}
-FOREIGN_ROUTES["gw-b"] = FOREIGN_ROUTES["gw-a"]
+FOREIGN_ROUTES = dict.fromkeys(topology.EDGES, ("192.0.2.64/26", "main"))
+FOREIGN_ROUTES |= dict.fromkeys(topology.GATEWAYS, ("198.18.64.0/18", "10077"))
 
 
 def replica(world: World, request: dict[str, Any]) -> dict[str, Any]:
@@ -84,11 +84,11 @@ def wait_settled(world: World, timeout_s: float, owner: str | None = None, with_
 
 
 def wait_armed(world: World, timeout_s: float, owner: str) -> dict[str, Any]:
-    """Wait until the pool is settled at `owner` and its edge has a plan for that owner's death."""
+    """Wait until the pool is settled at `owner` and its edge has a plan for that owner's death; several have none."""
 
     def probe() -> dict[str, Any] | None:
         machine, _ = situation(world, owner, with_standby=True)
-        return machine if machine is not None and machine["plan"] else None
+        return machine if machine is not None and (machine["plan"] or world.edges > 1) else None
 
     return control.wait_for(f"pool {topology.POOL} at {owner} to have a plan", probe, timeout_s, 0.05)
 
@@ -134,7 +134,21 @@ def gateway_devices(world: World, edge: str) -> dict[str, str]:
     }
 
 
-def steering(world: World, edge: str = "edge-1") -> Steering:
+def steering(world: World) -> Steering:
+    """What all edges that are on do; where they differ, all that was found, and at which edge nobody."""
+    found = {edge: steering_at(world, edge) for edge in world.edge_names if edge in world.pids()}
+
+    def said(of: Callable[[Steering], tuple[str, ...]]) -> tuple[str, ...]:
+        names = {edge: of(seen) for edge, seen in found.items()}
+        if len(set(names.values())) == 1:
+            return next(iter(names.values()))
+        nobody = {f"nobody at {edge}" for edge, who in names.items() if not who}
+        return tuple(sorted(nobody.union(*names.values())))
+
+    return Steering(said(lambda s: s.routes), said(lambda s: s.allowed), said(lambda s: s.announced))
+
+
+def steering_at(world: World, edge: str) -> Steering:
     """Read the edge's kernel and WireGuard; an interface without our alias shows as itself.
 
     Where the prefixes of the pool differ, all that was found of any is told, and which prefixes nobody has.

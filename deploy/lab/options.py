@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from bgplb_lab import scenario, world
 from bgplb_lab.errors import LabError
-from bgplb_lab.topology import Auth, Family
+from bgplb_lab.topology import EDGES, Auth, Family
 from rich.console import Console
 
 out, err = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
@@ -26,6 +26,9 @@ KeepOption = Annotated[bool, typer.Option("--keep", help="Leave the lab standing
 AuthOption = Annotated[
     Auth,
     typer.Option("--auth", help="How daemons and commands log in to etcd; with any but none it speaks TLS."),
+]
+EdgesOption = Annotated[
+    int, typer.Option("--edges", min=1, max=len(EDGES), help="How many edges; with two, probes go through both.")
 ]
 
 
@@ -61,8 +64,8 @@ def check_writable(*paths: Path | None) -> None:
             raise typer.BadParameter(f"{path} can't be written")
 
 
-def probed_world(lab_id: str | None, family: Family, auth: Auth = Auth.NONE) -> world.World:
-    """A lab that does not stand yet, what its probes will ask over, and how its daemons will log in to etcd."""
+def probed_world(lab_id: str | None, family: Family, auth: Auth = Auth.NONE, edges: int = 1) -> world.World:
+    """A lab that does not stand yet, what its probes will ask over, how daemons will log in to etcd, how many edges."""
     lab = world.World(lab_id or world.new_lab_id(), say)
-    lab.family, lab.auth = family, auth
+    lab.family, lab.auth, lab.edges = family, auth, edges
     return lab

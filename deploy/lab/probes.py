@@ -69,7 +69,7 @@ class Prober:
         Returns once it is sending.
         """
         self.world, self.machine, self.count = world, machine, count
-        self.services = (family or world.family).services
+        self.services = (family or world.family).services(world.edges)
         self.name = f"prober-{secrets.token_hex(3)}"
         self.out = world.path_in(machine, FOLDER) / self.name
         numbers = (str(topology.UDP_PORT), str(INTERVAL_US), str(count))
@@ -143,3 +143,22 @@ class RouteWatch:
     def stop(self) -> None:
         """End it."""
         self.world.command(self.edge, {"cmd": "kill", "name": self.name, "hold": True})
+
+
+class RouteWatches:
+    """A listener on each edge of the lab."""
+
+    def __init__(self, world: World) -> None:
+        """Start them; returns once all listen."""
+        self.watches = [RouteWatch(world, edge) for edge in world.edge_names]
+
+    def first_after(self, t0_ns: int, event: str, table: int, prefix: str) -> int | None:
+        """Stamp in ns of the first such event at that edge where it came last; None if it did not come everywhere."""
+        stamps = [watch.first_after(t0_ns, event, table, prefix) for watch in self.watches]
+        known = [stamp for stamp in stamps if stamp is not None]
+        return max(known) if len(known) == len(stamps) else None
+
+    def stop(self) -> None:
+        """End them."""
+        for watch in self.watches:
+            watch.stop()

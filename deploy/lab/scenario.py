@@ -11,7 +11,7 @@ from bgplb_lab import absence, checks, faults, observe, picture, report, topolog
 from bgplb_lab.absence import Absence, Without
 from bgplb_lab.counting import Counts
 from bgplb_lab.errors import LabError
-from bgplb_lab.probes import INTERVAL_US, Prober, ProbeRun, RouteWatch
+from bgplb_lab.probes import INTERVAL_US, Prober, ProbeRun, RouteWatch, RouteWatches
 from bgplb_lab.world import Say, World
 
 OWNER = "gw-a"
@@ -144,7 +144,7 @@ class PowerCut:
 
 def cut_and_return(
     world: World,
-    watch: RouteWatch,
+    watch: RouteWatch | RouteWatches,
     before: dict[str, Any],
     on_return: Callable[[], None],
     missing: Absence | None = None,
@@ -257,13 +257,13 @@ def demo(world: World, keep: bool = False) -> DemoResult:
     """
     began = time.monotonic()
     say: Say = lambda line: world.say(f"{time.monotonic() - began:5.1f} s  {line}")  # noqa: E731
-    machines = (EDGE, *topology.GATEWAYS)
+    machines = (*world.edge_names, *topology.GATEWAYS)
     with standing(world, keep):
         observe.plant_foreign(world, machines)
         foreign = observe.foreign(world, machines)
         say("waiting for a healthy pool with a ready standby")
         before = settled_at_owner(world, "the demo cuts the power of this gateway")
-        watch = RouteWatch(world, EDGE)
+        watch = RouteWatches(world)
         say(f"the pool is at {OWNER}, {before['standby']} stands by; 2 s of probes, then the power of {OWNER} is cut")
         cut = cut_and_return(world, watch, before, lambda: observe.plant_foreign(world, (OWNER,)))
         say(f"outage {cut.outage.outage_ms:.0f} ms, floor {report.milliseconds(cut.floor_ms)}; {OWNER} is back")
@@ -321,7 +321,7 @@ def scene_of(cut: PowerCut) -> picture.Scene:
     if cut.floor_ms is not None and cut.steered_ms is not None:
         bars.append(("the edge is told, decides and steers", cut.floor_ms, max(cut.floor_ms, cut.steered_ms)))
     floor = report.milliseconds(cut.floor_ms)
-    services = topology.Family.BOTH.services
+    services = topology.Family.BOTH.services(len(topology.EDGES))
     asked = " and ".join(services[version] for version in cut.run.arrived_by)
     return picture.Scene(
         title=f"{OWNER} loses its power, {cut.target} takes over",
@@ -345,7 +345,7 @@ def bench_failover(world: World, runs: int, keep: bool = False, without: Without
     cuts: list[report.Cut] = []
     with standing(world, keep):
         settled_at_owner(world, "the bench cuts the power of this gateway")
-        watch = RouteWatch(world, EDGE)
+        watch = RouteWatches(world)
         for number in range(1, runs + 1):
             before = observe.wait_armed(world, MOVE_TIMEOUT_S, OWNER)
             cut = cut_and_return(world, watch, before, lambda: None, Absence(without))

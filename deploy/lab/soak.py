@@ -23,7 +23,6 @@ OF_THEIR_OWN = ("/bgplb/v1/requests/", "/bgplb/v1/history/")
 """Keys that grow by design, and end: requests for an hour, history as a ring."""
 LINGER_S = 2.0
 SAMPLES, SAMPLE_EVERY_S = 12, 0.25
-STEERING = (*topology.EDGES, *topology.GATEWAYS)
 
 Inventory = dict[str, frozenset[str]]
 
@@ -54,7 +53,7 @@ class Soaked:
 def inventory(lab: world.World) -> Inventory:
     """All that moves might leave behind. Traffic's own traces (packet counters, neighbours) are not in it."""
     found: Inventory = {}
-    for machine in STEERING:
+    for machine in (*lab.edge_names, *topology.GATEWAYS):
         found[f"rules of {machine}"] = _lines(lab, machine, "ip", "-d", "rule") | _lines(
             lab, machine, "ip", "-6", "-d", "rule"
         )

@@ -5,40 +5,98 @@ client - transit (another AS) - edge-1 - nat-a - gw-a - cluster LAN - worker-1 (
                                        - nat-b - gw-b -/
 management network: etcd-1..3, orch-1..3, edge-1, gw-a, gw-b
 ```
+
+With two edges there is edge-2 as well, between the same transit and the same NAT boxes, on wires of its own. Both
+announce the aggregate, and edge-2 the upper half of the pool besides: what goes there comes in by edge-2 as long as
+that lives, everything else by edge-1.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 POOL = "external-ip-pool-1"
 POOL_PREFIX = "192.0.2.0/26"
 AGGREGATE = "192.0.2.0/24"
+UPPER_HALF, UPPER_HALF_IPV6 = "192.0.2.32/27", "2001:db8:2:0:8000::/65"
+"""The part of the pool that a second edge attracts."""
 FLOOR_PREFIX = "192.0.2.240/28"
 SERVICE_ADDRESS = "192.0.2.10"
 POOL_PREFIX_IPV6, AGGREGATE_IPV6, SERVICE_ADDRESS_IPV6 = "2001:db8:2::/64", "2001:db8:2::/48", "2001:db8:2::10"
+SECOND_SERVICE_ADDRESS, SECOND_SERVICE_ADDRESS_IPV6 = "192.0.2.42", "2001:db8:2:0:8000::10"
+"""The same service in the upper half."""
 POOL_PREFIXES = (POOL_PREFIX, POOL_PREFIX_IPV6)
 UDP_PORT = 7
 TCP_PORT = 8080
 POD_ADDRESS, POD_ADDRESS_IPV6 = "10.244.1.10", "fd10:244:1::10"
 CLIENT_ADDRESS = "198.51.100.10"
 EDGE_ADDRESS, EDGE_ADDRESS_IPV6 = "203.0.113.1", "2001:db8:113::1"
-UNDERLAY_IPV6, OUTSIDE_IPV6 = "2001:db8:a{}", "2001:db8:b{}"
-"""Between the edge and a NAT box, and behind it; each by the number of the NAT box."""
+OUTSIDE_IPV6 = "2001:db8:b{}"
+"""Behind a NAT box, by its number."""
 TRANSIT_ADDRESS, TRANSIT_ADDRESS_IPV6 = "203.0.113.2", "2001:db8:113::2"
 EDGE_ASN, TRANSIT_ASN, GATEWAY_ASN = 64512, 64601, 64513
 SIGNAL_TABLE = 10177
 BFD_INTERVAL_MS, BFD_MULTIPLIER = 50, 3
 
-EDGES = ("edge-1",)
 GATEWAYS = ("gw-a", "gw-b")
 ETCD = {"etcd-1": "10.99.0.11", "etcd-2": "10.99.0.12", "etcd-3": "10.99.0.13"}
 ORCHESTRATORS = ("orch-1", "orch-2", "orch-3")
 FABRIC = "fabric"
-BRIDGES = ("client-tr", "transit-edge", "edge-nat-a", "edge-nat-b", "nat-a-gw-a", "nat-b-gw-b", "cluster-lan", "mgmt")
 
 OUR_BIRD_FOLDER = "/run/bgplb/bird"
 OUR_BIRD_SOCKET = "/run/bgplb/bird.ctl"
 OPERATOR_BIRD_SOCKET = "/run/bird/bird.ctl"
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where an edge stands: its wires and the addresses on them.
+
+    `underlay`: on the wire to each NAT box the edge's address and the box's, of a /30; `underlay_ipv6` is that wire's
+    prefix by the number of the NAT box. `attracts`: prefixes that it announces besides the aggregates.
+    """
+
+    name: str
+    address: str
+    address_ipv6: str
+    transit: str
+    transit_ipv6: str
+    management: str
+    underlay: dict[str, tuple[str, str]]
+    underlay_ipv6: str
+    tag: str = "edge"
+    """Beginning of its bridges' names."""
+    attracts: tuple[str, ...] = ()
+
+
+SITES = (
+    Site(
+        "edge-1",
+        EDGE_ADDRESS,
+        EDGE_ADDRESS_IPV6,
+        TRANSIT_ADDRESS,
+        TRANSIT_ADDRESS_IPV6,
+        "10.99.0.31",
+        {"a": ("203.0.113.5", "203.0.113.6"), "b": ("203.0.113.9", "203.0.113.10")},
+        "2001:db8:a{}",
+    ),
+    Site(
+        "edge-2",
+        "203.0.113.17",
+        "2001:db8:114::1",
+        "203.0.113.18",
+        "2001:db8:114::2",
+        "10.99.0.32",
+        {"a": ("203.0.113.21", "203.0.113.22"), "b": ("203.0.113.25", "203.0.113.26")},
+        "2001:db8:c{}",
+        tag="edge-2",
+        attracts=(UPPER_HALF, UPPER_HALF_IPV6),
+    ),
+)
+EDGES = tuple(site.name for site in SITES)
+"""All that there can be; a lab has the first, or more of them."""
+NAT_BOXES = {"a": 1, "b": 2}
+"""Letter and number of each."""
 
 
 class Family(StrEnum):
@@ -48,11 +106,12 @@ class Family(StrEnum):
     IPV6 = "6"
     BOTH = "both"
 
-    @property
-    def services(self) -> dict[str, str]:
-        """The service's address by IP version."""
+    def services(self, edges: int = 1) -> dict[str, str]:
+        """The service's addresses by IP version; with two edges also those that lead through the second one."""
         every = {"4": SERVICE_ADDRESS, "6": SERVICE_ADDRESS_IPV6}
-        return {version: address for version, address in every.items() if self in (Family.BOTH, version)}
+        second = {"4": SECOND_SERVICE_ADDRESS, "6": SECOND_SERVICE_ADDRESS_IPV6}
+        asked = {version: address for version, address in every.items() if self in (Family.BOTH, version)}
+        return asked if edges == 1 else asked | {f"{v} by {EDGES[1]}": second[v] for v in asked}
 
 
 class Auth(StrEnum):
@@ -140,23 +199,24 @@ def agent(name: str, programs: Programs) -> Service:
     return Service(name, (programs.bgplb, name), daemon_of_ours=True, nice=FIRST)
 
 
-def masquerade(device: str) -> str:
-    """What a home router or a carrier's NAT box does."""
-    return f"""\
+OUTER_PORTS = "out*"
+"""What a NAT box calls its ports on the edges' side, one for each."""
+
+MASQUERADE = f"""\
 table ip nat {{
   chain out {{
     type nat hook postrouting priority 100;
-    oifname "{device}" masquerade
+    oifname "{OUTER_PORTS}" masquerade
   }}
 }}
 """
-
+"""What a home router or a carrier's NAT box does."""
 
 SERVICE_NFT = f"""\
 table ip service {{
   chain in {{
     type nat hook prerouting priority -100;
-    ip daddr {SERVICE_ADDRESS} udp dport {UDP_PORT} dnat to {POD_ADDRESS}:{UDP_PORT}
+    ip daddr {{ {SERVICE_ADDRESS}, {SECOND_SERVICE_ADDRESS} }} udp dport {UDP_PORT} dnat to {POD_ADDRESS}:{UDP_PORT}
     ip daddr {SERVICE_ADDRESS} tcp dport {TCP_PORT} dnat to {POD_ADDRESS}:{TCP_PORT}
   }}
   chain out {{
@@ -167,7 +227,8 @@ table ip service {{
 table ip6 service {{
   chain in {{
     type nat hook prerouting priority -100;
-    ip6 daddr {SERVICE_ADDRESS_IPV6} udp dport {UDP_PORT} dnat to [{POD_ADDRESS_IPV6}]:{UDP_PORT}
+    ip6 daddr {{ {SERVICE_ADDRESS_IPV6}, {SECOND_SERVICE_ADDRESS_IPV6} }} \\
+      udp dport {UDP_PORT} dnat to [{POD_ADDRESS_IPV6}]:{UDP_PORT}
     ip6 daddr {SERVICE_ADDRESS_IPV6} tcp dport {TCP_PORT} dnat to [{POD_ADDRESS_IPV6}]:{TCP_PORT}
   }}
   chain out {{
@@ -205,19 +266,21 @@ def gateway(letter: str, host: int, network: int, management_address: str, progr
     )
 
 
-def nat_box(letter: str, network: int, edge_side: str, edge: str) -> Machine:
-    """A NAT box between the edge and a gateway; it forgets nothing but its mappings' time-outs. IPv6 it only routes."""
-    return Machine(
-        f"nat-{letter}",
-        (
-            Port("out0", f"edge-nat-{letter}", (f"{edge_side}/30", f"{UNDERLAY_IPV6.format(network)}::2/64")),
-            Port("in0", f"nat-{letter}-gw-{letter}", (f"10.0.{network}.1/24", f"{OUTSIDE_IPV6.format(network)}::1/64")),
-        ),
-        (f"default via {edge}", f"default via {UNDERLAY_IPV6.format(network)}::1"),
-        ROUTER,
-        (),
-        masquerade("out0"),
-    )
+def nat_box(letter: str, sites: Sequence[Site]) -> Machine:
+    """A NAT box between the edges and a gateway; it forgets nothing but its mappings' time-outs. IPv6 it only routes.
+
+    By default all goes to the first edge.
+    """
+    network = NAT_BOXES[letter]
+    outer, routes = [], []
+    for number, site in enumerate(sites):
+        (edge_side, own_side), ipv6 = site.underlay[letter], site.underlay_ipv6.format(network)
+        outer.append(Port(f"out{number}", f"{site.tag}-nat-{letter}", (f"{own_side}/30", f"{ipv6}::2/64")))
+        targets = ("default", "default") if number == 0 else (f"{site.address}/32", f"{site.address_ipv6}/128")
+        routes += [f"{targets[0]} via {edge_side}", f"{targets[1]} via {ipv6}::1"]
+    inner = (f"10.0.{network}.1/24", f"{OUTSIDE_IPV6.format(network)}::1/64")
+    ports = (*outer, Port("in0", f"nat-{letter}-gw-{letter}", inner))
+    return Machine(f"nat-{letter}", ports, tuple(routes), ROUTER, (), MASQUERADE)
 
 
 def endpoints(auth: Auth) -> dict[str, str]:
@@ -265,24 +328,42 @@ def orchestrator(number: int, programs: Programs) -> Machine:
     return Machine(f"orch-{number}", (management(f"10.99.0.{20 + number}"),), (), QUIET, (service,))
 
 
-def edge(programs: Programs) -> Machine:
-    """The edge: the operator's own BIRD with the transit session, and ours beside it."""
+def edge(site: Site, programs: Programs) -> Machine:
+    """An edge: the operator's own BIRD with the transit session, and ours beside it."""
+    wires = tuple(
+        Port(
+            f"nat-{letter}0",
+            f"{site.tag}-nat-{letter}",
+            (f"{site.underlay[letter][0]}/30", f"{site.underlay_ipv6.format(number)}::1/64"),
+        )
+        for letter, number in NAT_BOXES.items()
+    )
     return Machine(
-        "edge-1",
+        site.name,
         (
-            Port("nat-a0", "edge-nat-a", ("203.0.113.5/30", f"{UNDERLAY_IPV6.format(1)}::1/64")),
-            Port("nat-b0", "edge-nat-b", ("203.0.113.9/30", f"{UNDERLAY_IPV6.format(2)}::1/64")),
-            Port("up0", "transit-edge", (f"{EDGE_ADDRESS}/30", f"{EDGE_ADDRESS_IPV6}/64")),
-            management("10.99.0.31"),
+            *wires,
+            Port("up0", f"transit-{site.tag}", (f"{site.address}/30", f"{site.address_ipv6}/64")),
+            management(site.management),
         ),
-        tuple(f"{OUTSIDE_IPV6.format(number)}::/64 via {UNDERLAY_IPV6.format(number)}::2" for number in (1, 2)),
+        tuple(f"{OUTSIDE_IPV6.format(n)}::/64 via {site.underlay_ipv6.format(n)}::2" for n in NAT_BOXES.values()),
         ROUTER,
         (OPERATOR_BIRD, OUR_BIRD, agent("edge-agent", programs)),
     )
 
 
-def machines(programs: Programs, auth: Auth = Auth.NONE) -> dict[str, Machine]:
+def transit(sites: Sequence[Site]) -> Machine:
+    """The other AS: the client's provider, with a wire to each edge."""
+    wires = (
+        Port(f"edge{number}", f"transit-{site.tag}", (f"{site.transit}/30", f"{site.transit_ipv6}/64"))
+        for number, site in enumerate(sites)
+    )
+    client = Port("client0", "client-tr", ("198.51.100.1/24", "2001:db8:51::1/64"))
+    return Machine("transit", (client, *wires), (), ROUTER, (OPERATOR_BIRD,))
+
+
+def machines(programs: Programs, auth: Auth = Auth.NONE, edges: int = 1) -> dict[str, Machine]:
     """Every machine by name, in the order in which they start; the fabric and etcd first."""
+    sites = SITES[:edges]
     pod = (POD_ADDRESS, POD_ADDRESS_IPV6)
     udp_echo = Service("echo-udp", programs.script("echo", "udp", str(UDP_PORT), *pod), nice=MEASURING)
     tcp_echo = Service("echo-tcp", programs.script("echo", "tcp", str(TCP_PORT), *pod))
@@ -295,18 +376,8 @@ def machines(programs: Programs, auth: Auth = Auth.NONE) -> dict[str, Machine]:
             ("default via 198.51.100.1", "default via 2001:db8:51::1"),
             QUIET,
         ),
-        Machine(
-            "transit",
-            (
-                Port("client0", "client-tr", ("198.51.100.1/24", "2001:db8:51::1/64")),
-                Port("edge0", "transit-edge", (f"{TRANSIT_ADDRESS}/30", f"{TRANSIT_ADDRESS_IPV6}/64")),
-            ),
-            (),
-            ROUTER,
-            (OPERATOR_BIRD,),
-        ),
-        nat_box("a", 1, "203.0.113.6", "203.0.113.5"),
-        nat_box("b", 2, "203.0.113.10", "203.0.113.9"),
+        transit(sites),
+        *(nat_box(letter, sites) for letter in NAT_BOXES),
         Machine(
             "worker-1",
             (Port("lan0", "cluster-lan", ("10.10.0.13/24", "fd10::13/64")),),
@@ -315,9 +386,14 @@ def machines(programs: Programs, auth: Auth = Auth.NONE) -> dict[str, Machine]:
             (udp_echo, tcp_echo),
             extra_addresses=(f"{POD_ADDRESS}/32", f"{POD_ADDRESS_IPV6}/128"),
         ),
-        edge(programs),
+        *(edge(site, programs) for site in sites),
         gateway("a", 11, 1, "10.99.0.41", programs),
         gateway("b", 12, 2, "10.99.0.42", programs),
         *(orchestrator(number, programs) for number in (1, 2, 3)),
     )
     return {machine.name: machine for machine in every}
+
+
+def bridges(machines: Iterable[Machine]) -> tuple[str, ...]:
+    """The fabric's bridges, one for each wire between machines."""
+    return tuple(dict.fromkeys(port.bridge for machine in machines for port in machine.ports))

@@ -61,6 +61,8 @@ class World:
         self.programs = own_programs()
         self.auth = self.auth_of_the_standing()
         """How daemons log in to etcd; to be set before `up`."""
+        self.edges = self.edges_of_the_standing()
+        """How many edges it has; to be set before `up`."""
         self.family = topology.Family.BOTH
         """What probes ask over, unless they are told otherwise."""
         self.outside = topology.Family.IPV4
@@ -69,14 +71,22 @@ class World:
     @property
     def machines(self) -> dict[str, Machine]:
         """Every machine's description by name."""
-        return topology.machines(self.programs, self.auth)
+        return topology.machines(self.programs, self.auth, self.edges)
 
     # What exists
 
     def auth_of_the_standing(self) -> Auth:
         """What the lab was made with; without a lab nothing."""
+        return Auth(self.made_with().get("auth", Auth.NONE))
+
+    def edges_of_the_standing(self) -> int:
+        """How many it was made with; without a lab one."""
+        return int(self.made_with().get("edges", 1))
+
+    def made_with(self) -> dict[str, Any]:
+        """The note that `up` left; empty without a lab."""
         path = self.run_folder / "state.json"
-        return Auth(json.loads(path.read_text(encoding="utf-8")).get("auth", Auth.NONE)) if path.exists() else Auth.NONE
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
     def exists(self) -> bool:
         """Whether anything of this lab is left, running or not."""
@@ -140,6 +150,11 @@ class World:
             fresh.write_text(json.dumps(state), encoding="utf-8")
             fresh.replace(path)
 
+    @property
+    def edge_names(self) -> tuple[str, ...]:
+        """Its edges."""
+        return topology.EDGES[: self.edges]
+
     # Up and down
 
     def up(self, daemons: bool = True) -> None:
@@ -163,7 +178,7 @@ class World:
         for folder in (self.specs_folder, self.disk_folder):
             folder.mkdir(parents=True, mode=0o750)
         with self.state() as state:
-            state |= {"daemons": daemons, "auth": self.auth}
+            state |= {"daemons": daemons, "auth": self.auth, "edges": self.edges}
         self.write_manifests()
         issuer = credentials.Issuer(self.auth)
         for name in self.machines:
@@ -205,7 +220,7 @@ class World:
         """The folder of manifests that the orchestrators share."""
         folder = self.disk_folder / "manifests"
         folder.mkdir()
-        for name, text in configs.manifests(self.outside).items():
+        for name, text in configs.manifests(self.outside, self.edges).items():
             (folder / name).write_text(text, encoding="utf-8")
 
     # One machine
@@ -245,7 +260,7 @@ class World:
         disk = self.disk_folder / name
         for folder in ("lib", "log", "etc/bgplb", "etc/bird"):
             (disk / folder).mkdir(parents=True)
-        for relative, text in configs.files(name, self.auth).items():
+        for relative, text in configs.files(name, self.auth, self.edges).items():
             (disk / "etc" / relative).write_text(text, encoding="utf-8")
         for relative, text in issuer.files(name):
             credentials.write(disk / "etc/bgplb", relative, text)
@@ -289,7 +304,7 @@ class World:
     def make_bridges(self) -> None:
         """A bridge for each link, so that a cut takes no carrier from the neighbour: real networks don't either."""
         lines = []
-        for bridge in topology.BRIDGES:
+        for bridge in topology.bridges(self.machines.values()):
             lines.append(f"link add {bridge} type bridge forward_delay 0 mcast_snooping 0")
             lines.append(f"link set {bridge} up")
         self.batch(FABRIC, lines)

@@ -5,7 +5,7 @@ from bgplb_lab import fault_links, faults, topology
 from bgplb_lab.errors import NotFound, Usage
 from bgplb_lab.topology import Programs
 
-MACHINES = topology.machines(Programs("python", "bgplb", "/lab"))
+MACHINES = topology.machines(Programs("python", "bgplb", "/lab"), edges=2)
 
 
 def test_every_fault_strikes_on_machines_that_exist_and_teaches_something() -> None:

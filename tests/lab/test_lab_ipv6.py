@@ -158,7 +158,7 @@ def ask(lab: World, version: str) -> dict[str, Any]:
     """What becomes of large packets to the service, with the client having forgotten what it knew of the path."""
     for family in ("-4", "-6"):
         lab.inside("client", "ip", family, "route", "flush", "cache")
-    address = Family.BOTH.services[version]
+    address = Family.BOTH.services()[version]
     ports = (str(topology.UDP_PORT), str(topology.TCP_PORT))
     text = lab.inside("client", lab.programs.python, "-I", "-S", "-c", ASK, address, *ports, timeout_s=30.0)
     found: dict[str, Any] = json.loads(text)

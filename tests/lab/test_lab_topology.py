@@ -21,24 +21,35 @@ from orchestrator.config.folder import read_now
 from orchestrator.config.node_agent import NodeAgentConfig
 from orchestrator.config.orchestrator import OrchestratorConfig
 
-MACHINES = topology.machines(Programs("/opt/python", "/opt/bgplb", "/opt/scripts"))
+PROGRAMS = Programs("/opt/python", "/opt/bgplb", "/opt/scripts")
+MACHINES = topology.machines(PROGRAMS, edges=2)
 EVERY = list(MACHINES.values())
+BRIDGES = topology.bridges(EVERY)
 
 
 def test_interface_names_fit_the_kernel() -> None:
     names = [port_name(machine.name, port) for machine in EVERY for port in machine.ports]
-    names += [port.name for machine in EVERY for port in machine.ports] + list(topology.BRIDGES)
+    names += [port.name for machine in EVERY for port in machine.ports] + list(BRIDGES)
     assert [name for name in names if len(name) > 15] == []
 
 
-def test_every_port_is_on_a_bridge_of_the_fabric_and_every_bridge_is_used() -> None:
-    assert {port.bridge for machine in EVERY for port in machine.ports} == set(topology.BRIDGES)
+def test_every_bridge_joins_machines() -> None:
+    joined = Counter(port.bridge for machine in EVERY for port in machine.ports)
+    assert set(joined) == set(BRIDGES) and min(joined.values()) >= 2
+
+
+def test_a_lab_of_one_edge_is_a_part_of_the_other() -> None:
+    alone = topology.machines(PROGRAMS)
+    assert set(MACHINES) - set(alone) == {"edge-2"}
+    for name, machine in alone.items():
+        assert set(machine.ports) <= set(MACHINES[name].ports), name
+        assert configs.files(name) == configs.files(name, edges=2) or name == "transit"
 
 
 def test_no_address_is_given_twice_and_each_bridge_is_one_network() -> None:
     addresses = [(port.bridge, ip_interface(text)) for m in EVERY for port in m.ports for text in port.addresses]
     assert [ip for ip, times in Counter(address.ip for _, address in addresses).items() if times > 1] == []
-    for bridge in topology.BRIDGES:
+    for bridge in BRIDGES:
         networks = {address.network for at, address in addresses if at == bridge}
         assert len({network.version for network in networks}) == len(networks), bridge
 
@@ -67,15 +78,24 @@ def test_the_daemons_accept_their_configs(auth: topology.Auth) -> None:
     assert seen == set(models)
 
 
-def test_the_manifests_are_good_intent(tmp_path: Path) -> None:
-    for name, text in configs.manifests().items():
+@pytest.mark.parametrize("edges", [1, 2])
+def test_the_manifests_are_good_intent(edges: int, tmp_path: Path) -> None:
+    for name, text in configs.manifests(edges=edges).items():
         (tmp_path / name).write_text(text)
     intent = read_now(tmp_path)
     assert list(intent.problems) == []
+    assert [edge.name for edge in intent.edge_gateways[0].edges] == list(topology.EDGES[:edges])
     assert [pool.name for pool in intent.pools] == [topology.POOL]
 
 
-@pytest.mark.parametrize("text", [configs.TRANSIT_BIRD, configs.EDGE_BIRD], ids=["transit", "edge"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(configs.transit_bird(topology.SITES[:n]) for n in (1, 2)),
+        *(configs.edge_bird(site) for site in topology.SITES),
+    ],
+    ids=["transit", "transit of two", *topology.EDGES],
+)
 def test_bird_accepts_the_operators_config(text: str, tmp_path: Path) -> None:
     if shutil.which("bird") is None:
         pytest.skip("needs bird")

@@ -29,7 +29,7 @@ def traces_in_own_namespace(world: World) -> list[str]:
     commands = (["ip", "link"], ["ip", "rule"], ["ip", "route", "show", "table", "all"], ["ip", "netns"])
     seen = "".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout for command in commands)
     ports = {port_name(machine.name, port) for machine in world.machines.values() for port in machine.ports}
-    return sorted(mark for mark in {world.lab_id, *ports, *topology.BRIDGES} if mark in seen)
+    return sorted(mark for mark in {world.lab_id, *ports, *topology.bridges(world.machines.values())} if mark in seen)
 
 
 @pytest.fixture(scope="module")
