@@ -14,7 +14,7 @@ from bgplb_lab.world import World, check_prerequisites, existing_labs
 
 @pytest.fixture(scope="module")
 def whole_lab(request: pytest.FixtureRequest) -> Iterator[World]:
-    """A lab with every daemon, named after the module and this process."""
+    """A lab with every daemon, named after the module and this process; of as many edges as the module's `EDGES`."""
     try:
         check_prerequisites()
     except MissingPrerequisite as missing:
@@ -24,7 +24,7 @@ def whole_lab(request: pytest.FixtureRequest) -> Iterator[World]:
         # Measured: with three labs on two cores an idle one loses packets and moves pools without any fault.
         pytest.skip(f"needs the machine for itself to count packets: lab {', '.join(others)} is running too")
     module = Path(str(request.path)).stem.removeprefix("test_lab_")
-    world = World(f"{module[:4]}{os.getpid()}", print)
+    world = World(f"{module[:4]}{os.getpid()}", print, getattr(request.module, "EDGES", 1))
     try:
         world.up()
         yield world
