@@ -70,10 +70,10 @@ class Path_:
             ),
             rules=frozenset(
                 {
-                    Rule("ipv4", 10077, 10077, source=POOL),
-                    Rule("ipv4", 10078, 10077, fwmark=MARK, fwmask=MASK),
-                    Rule("ipv6", 10077, 10077, source=POOL_6),
-                    Rule("ipv6", 10078, 10077, fwmark=MARK, fwmask=MASK),
+                    Rule("ipv4", 10077, 10077, fwmark=MARK, fwmask=MASK),
+                    Rule("ipv4", 10078, 10077, source=POOL),
+                    Rule("ipv6", 10077, 10077, fwmark=MARK, fwmask=MASK),
+                    Rule("ipv6", 10078, 10077, source=POOL_6),
                 }
             ),
             sysctls=SYSCTLS,
