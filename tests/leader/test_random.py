@@ -10,6 +10,7 @@ from tests.leader.model import MAIL, WEB, Replica, World, group
 
 GATEWAYS = ("gw-a", "gw-b", "gw-c")
 POOLS = ("web", "mail")
+EDGES = ("edge-1", "edge-2")
 
 
 class Chaos:
@@ -17,8 +18,10 @@ class Chaos:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.world = World(GATEWAYS)
-        self.world.edges["edge-1"].autonomous = self.random.random() < 0.5
+        self.world = World(GATEWAYS, EDGES)
+        for edge in self.world.edges.values():
+            edge.autonomous = self.random.random() < 0.5
+        self.edges = EDGES[: self.random.choice((1, 1, 2))]
         self.leaders = 0
         self.leader = self.elect()
         self.trace: list[str] = []
@@ -27,15 +30,28 @@ class Chaos:
         """Somebody else leads; the old one still thinks that it does."""
         self.leaders += 1
         leader = self.world.leader(f"orchestrator-{self.leaders}")
-        leader.offer(group(*GATEWAYS), WEB, MAIL)
+        self.tell(leader)
         return leader
+
+    def tell(self, leader: Replica) -> None:
+        leader.offer(group(*GATEWAYS, edges=self.edges), WEB, MAIL)
+
+    def join_or_part(self) -> None:
+        """The second edge comes into the manifest, or is taken out of it."""
+        self.edges = EDGES if len(self.edges) == 1 else EDGES[:1]
+        self.tell(self.leader)
+
+    def link(self, edge: str, gateway: str) -> None:
+        """Between these two alone, as long as there are two edges."""
+        if len(self.edges) > 1:
+            self.world.edges[edge].cut_off ^= {gateway}
 
     def power_on(self, gateway: str) -> None:
         if not self.world.gateways[gateway].powered:
             self.world.power_on(gateway)
 
     async def step(self) -> None:
-        gateway, pool = self.random.choice(GATEWAYS), self.random.choice(POOLS)
+        gateway, pool, edge = (self.random.choice(of) for of in (GATEWAYS, POOLS, EDGES))
         deeds: dict[str, Any] = {
             "cut": lambda: self.world.power_cut(gateway),
             "on": lambda: self.power_on(gateway),
@@ -45,12 +61,14 @@ class Chaos:
             "drain": lambda: self.world.ask("drain", pool),
             "hold": lambda: self.world.ask(self.random.choice(["hold", "release"]), pool),
             "gateway": lambda: self.world.ask(self.random.choice(["gateway-drain", "gateway-undrain"]), gateway),
-            "edge": lambda: setattr(self.world.edges["edge-1"], "reachable", self.random.random() < 0.7),
+            "edge": lambda: setattr(self.world.edges[edge], "reachable", self.random.random() < 0.7),
+            "edges": self.join_or_part,
+            "link": lambda: self.link(edge, gateway),
             "applied": lambda: setattr(self.leader.store, "lose_answer", "applied"),
             "lost": lambda: setattr(self.leader.store, "lose_answer", "not applied"),
         }
         name = self.random.choice([*deeds, "elect", "deposed", "obey", "obey", "turn", "turn", "time", "time"])
-        self.trace.append(f"{name} {gateway} {pool}")
+        self.trace.append(f"{name} {gateway} {pool} {edge}")
         if name in deeds:
             deeds[name]()
         elif name == "elect":
@@ -90,7 +108,7 @@ class Chaos:
             world.gateways[gateway].path = world.gateways[gateway].obedient = True
             world.ask("gateway-undrain", gateway)
         for edge in world.edges.values():
-            edge.reachable = True
+            edge.reachable, edge.cut_off = True, set()
         for pool in POOLS:
             world.ask("release", pool)
         await world.round(self.leader, ticks=120, step_s=0.5)
@@ -108,7 +126,7 @@ async def test_a_random_history_ends_well(seed: int) -> None:
     for pool in POOLS:
         state, owner = world.state(pool)
         assert state == "ActiveHealthy", (seed, pool, chaos.trace, world.machine(pool))
-        assert world.edges["edge-1"].points_at[pool] == owner, (seed, chaos.trace)
+        assert {world.edges[edge].points_at[pool] for edge in chaos.edges} == {owner}, (seed, chaos.trace)
         assert {g.name for g in world.gateways.values() if pool in g.announcing} == {owner}, (seed, chaos.trace)
     requests = [world.answer(key.rpartition("/")[2]) for key in world.present("requests")]
     assert all(request.answer for request in requests), "every request was answered"
