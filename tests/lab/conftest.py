@@ -14,7 +14,10 @@ from bgplb_lab.world import World, check_prerequisites, existing_labs
 
 @pytest.fixture(scope="module")
 def whole_lab(request: pytest.FixtureRequest) -> Iterator[World]:
-    """A lab with every daemon, named after the module and this process; of as many edges as the module's `EDGES`."""
+    """A lab with every daemon, named after the module and this process; of as many edges as the module's `EDGES`.
+
+    Probes ask over the module's `FAMILY`.
+    """
     try:
         check_prerequisites()
     except MissingPrerequisite as missing:
@@ -25,6 +28,7 @@ def whole_lab(request: pytest.FixtureRequest) -> Iterator[World]:
         pytest.skip(f"needs the machine for itself to count packets: lab {', '.join(others)} is running too")
     module = Path(str(request.path)).stem.removeprefix("test_lab_")
     world = World(f"{module[:4]}{os.getpid()}", print, getattr(request.module, "EDGES", 1))
+    world.family = getattr(request.module, "FAMILY", world.family)
     try:
         world.up()
         yield world

@@ -6,11 +6,14 @@ from bgplb_lab import observe
 from bgplb_lab.checks import UNPLANNED
 from bgplb_lab.probes import RouteWatches
 from bgplb_lab.scenario import cut_and_return
+from bgplb_lab.topology import Family
 from bgplb_lab.world import World
 
 from tests.lab.under_fault import OTHER, within
 
 EDGES = 2
+FAMILY = Family.IPV4
+"""One family through two edges is as much work for the processors as two through one."""
 
 
 def test_a_power_cut_is_one_move_at_both_edges(whole_lab: World, healthy: dict[str, Any]) -> None:
@@ -24,7 +27,7 @@ def test_a_power_cut_is_one_move_at_both_edges(whole_lab: World, healthy: dict[s
     assert {name: edge["owner"] for name, edge in cut.after["edges"].items()} == {"edge-1": OTHER, "edge-2": OTHER}
     within(cut.outage, cut.floor_ms, 1.3)
     assert cut.outage.outage_ms >= 0.5 * (cut.floor_ms or 0.0)
-    assert set(cut.outage.families) == {"4", "6", "4 by edge-2", "6 by edge-2"}
+    assert set(cut.outage.families) == {"4", "4 by edge-2"}
     for path, counts in cut.outage.families.items():
         assert counts.lost > 0, f"nothing was lost over IPv{path}: it does not lead through the gateway that died"
     assert observe.states_since(cut.returned, observe.last_seq(cut.after)) == ()
