@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from bgplb_lab import observe
 from bgplb_lab.checks import UNPLANNED
 from bgplb_lab.probes import RouteWatches
@@ -10,6 +11,8 @@ from bgplb_lab.topology import Family
 from bgplb_lab.world import World
 
 from tests.lab.under_fault import OTHER, within
+
+pytestmark = pytest.mark.chaos
 
 EDGES = 2
 FAMILY = Family.IPV4
