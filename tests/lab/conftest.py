@@ -27,7 +27,8 @@ def whole_lab(request: pytest.FixtureRequest) -> Iterator[World]:
         # Measured: with three labs on two cores an idle one loses packets and moves pools without any fault.
         pytest.skip(f"needs the machine for itself to count packets: lab {', '.join(others)} is running too")
     module = Path(str(request.path)).stem.removeprefix("test_lab_")
-    world = World(f"{module[:4]}{os.getpid()}", print, getattr(request.module, "EDGES", 1))
+    world = World(f"{module[:4]}{os.getpid()}", print)
+    world.edges = getattr(request.module, "EDGES", 1)
     world.family = getattr(request.module, "FAMILY", world.family)
     try:
         world.up()
