@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from fsm.evaluate import WITH_PAST, PoolView, all_edges_fresh, candidates, damped, incarnation_of, wants_hold
-from fsm.records import Condition, EdgeView, PoolRecord
+from fsm.records import Condition, EdgePoolReport, EdgeView, PoolRecord
 from fsm.types import Heartbeat, Judgement, PoolState
 
 
@@ -38,9 +38,9 @@ def conditions(record: PoolRecord, view: PoolView) -> tuple[Condition, ...]:
     if owner is not None and owner.down_at:
         text = f"{owner.name} is down at {', '.join(owner.down_at)}, not at every edge: no move"
         found.append(Condition("PartialPath", "DownAtSomeEdges", text))
-    armed = [name for name, r in view.edge_reports.items() if r.armed_plan is not None]
-    if record.state == PoolState.HELD and armed:
-        found.append(Condition("HoldPending", "PlanNotYetRevoked", f"still armed at {', '.join(armed)}"))
+    if record.state == PoolState.HELD and (armed := _perhaps_armed(view)):
+        text = f"not acknowledged by {', '.join(armed)}, where a plan may still be carried out"
+        found.append(Condition("HoldPending", "PlanNotYetRevoked", text))
     if wants_hold(record, view) and record.state not in (PoolState.HELD, PoolState.TERMINATING):
         found.append(Condition("HoldPending", "MoveUnderWay", "the hold applies at the end of the move"))
     if view.intent_missing:
@@ -60,6 +60,22 @@ def _not_announced(record: PoolRecord, view: PoolView) -> list[str]:
     fresh = (name for name, sight in view.edges.items() if sight.heartbeat is Heartbeat.FRESH)
     reports = {name: view.edge_reports.get(name) for name in fresh}
     return [name for name, r in reports.items() if r is not None and record.owner not in r.announced_by]
+
+
+def _perhaps_armed(view: PoolView) -> list[str]:
+    """Edges that are told of a plan, or have not said yet that they obey the order which no longer has it.
+
+    That nothing was armed when an edge spoke last says nothing: the order with the plan may have been on its way.
+    """
+    return [
+        name
+        for name, (command, revision) in view.orders.items()
+        if command.plan or not _obeyed(view.edge_reports.get(name), command.epoch, revision)
+    ]
+
+
+def _obeyed(report: EdgePoolReport | None, epoch: int, revision: int) -> bool:
+    return report is not None and report.armed_plan is None and (report.epoch, report.revision) >= (epoch, revision)
 
 
 def _why_none(record: PoolRecord, view: PoolView) -> str:

@@ -35,9 +35,9 @@ class Step:
     ignored: str = ""
 
 
-def new_pool(name: str, instant: Instant, leader: str) -> PoolRecord:
+def new_pool(name: str, instant: Instant, leader: str, term: int) -> PoolRecord:
     """The record of a pool that was just accepted."""
-    return PoolRecord(name=name, state=POOL.initial, since_ms=instant.wall_ms, leader=leader)
+    return PoolRecord(name=name, state=POOL.initial, since_ms=instant.wall_ms, leader=leader, term=term)
 
 
 def handle(record: PoolRecord, event: Event, instant: Instant, epoch_counter: int) -> Step:
@@ -91,20 +91,16 @@ def settle(
     return Step(current, counter, tuple(effects), tuple(entries))
 
 
-def resume(record: PoolRecord, instant: Instant, leader: str) -> PoolRecord:
+def resume(record: PoolRecord, instant: Instant, leader: str, term: int) -> PoolRecord:
     """A new leader takes a record over: deadlines restart on its own clock, the other's stamps mean nothing to it.
 
-    Neither do its own from before its machine started anew: they lie ahead of a clock that began again at zero.
+    A leader of the same name is another one in another term: its machine may have started anew, and with it the clock;
+    and while it did not lead nobody looked, so that time must not count.
     """
-    if record.leader == leader and not _ahead(record, instant):
+    if record.term == term:
         return record
-    return replace(record, leader=leader, deadline_s=_deadline(record, instant), moves_s=(), backoff_ms=0)
-
-
-def _ahead(record: PoolRecord, instant: Instant) -> bool:
-    longest = _deadline(record, instant)
-    late = record.deadline_s is not None and longest is not None and record.deadline_s > longest
-    return late or any(moved_s > instant.now_s for moved_s in record.moves_s)
+    deadline_s = _deadline(record, instant)
+    return replace(record, leader=leader, term=term, deadline_s=deadline_s, moves_s=(), backoff_ms=0)
 
 
 def _deadline(record: PoolRecord, instant: Instant) -> float | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from fsm.events import Event, PoolEvent
 from fsm.placement import rank
-from fsm.records import EdgeGatewaySpec, EdgePoolReport, EdgeView, NodePoolReport, Plan, PoolRecord, PoolSpec
+from fsm.records import EdgeGatewaySpec, EdgePool, EdgePoolReport, EdgeView, NodePoolReport, Plan, PoolRecord, PoolSpec
 from fsm.types import SUSPECT_MOVE_AFTER_MS, Heartbeat, Judgement, PoolState
 from fsm.witness import GatewayView, Sight
 
@@ -32,6 +32,8 @@ class PoolView:
     edges: Mapping[str, Sight] = field(default_factory=dict)
     edge_reports: Mapping[str, EdgePoolReport] = field(default_factory=dict)
     node_reports: Mapping[str, NodePoolReport] = field(default_factory=dict)
+    orders: Mapping[str, tuple[EdgePool, int]] = field(default_factory=dict)
+    """What each edge is told of the pool, and the revision at which that was written."""
     ready_since_s: Mapping[str, float] = field(default_factory=dict)
     control_trouble: bool = False
     """Most agents look stale at once, or the leader's own writes fail: then a stale heartbeat says nothing."""

@@ -189,6 +189,8 @@ class EdgePoolReport:
     """Epoch of the plan that the edge carried out by itself, until the leader has commanded anew."""
     armed_plan: int | None = None
     """Epoch of the plan that it would carry out next."""
+    revision: int = 0
+    """Of the commands with that epoch, the one in force: the revision at which it was written."""
     carried_out: tuple[Plan, ...] = ()
     """The last plans that it carried out by itself, newest last; they stay when the leader commands anew."""
     phases_ms: Mapping[str, float] = field(default_factory=dict)
@@ -329,7 +331,8 @@ class PoolRecord:
     newest owner change, `base_epoch` the one before, in force at the edges while a planned move is being prepared.
     `addresses` are the prefixes that the epoch was taken for.
     `retries`: deadlines that have passed in this move; each doubles the next one.
-    `deadline_s` and `moves_s` are on the clock of `leader`, `since_ms` is wall time for people.
+    `deadline_s` and `moves_s` are on the clock of `leader` in its `term`, the revision at which the key that makes it
+    the leader was created; `since_ms` is wall time for people.
     """
 
     name: str
@@ -349,6 +352,7 @@ class PoolRecord:
     moves_s: tuple[float, ...] = ()
     backoff_ms: int = 0
     leader: str = ""
+    term: int = 0
     held_from: str | None = None
     hold_request: str = ""
     announce: bool = True

@@ -70,6 +70,7 @@ class PoolAtEdge:
             announced_by=announced_by,
             executed_plan=command.epoch if accepted.executed else None,
             armed_plan=plan.epoch if plan else None,
+            revision=accepted.mod_revision,
             carried_out=accepted.carried_out,
             phases_ms={name: round(value, 2) for name, value in {**self.phases(), **self._lead_ms}.items()},
             outage_estimate_ms=self._outage_ms,

@@ -230,6 +230,15 @@ class Knowledge:
         """What the agents are told of a pool now."""
         return self._told.get(pool, {})
 
+    def orders(self, pool: str, edges: Iterable[str]) -> dict[str, tuple[EdgePool, int]]:
+        """What these edges are told of a pool, and the revision at which that was written."""
+        told = self.pool_desired(pool)
+        return {
+            edge: (command, self.revisions.get(self._keys.desired("edge", edge, "pool", pool), 0))
+            for edge in edges
+            if isinstance(command := told.get(("edge", edge)), EdgePool)
+        }
+
     def edge_pools(self, pool: str, edges: Iterable[str]) -> dict[str, EdgePoolReport]:
         """What these edges report of a pool."""
         found = {edge: self.pool_reports.get(("edge", edge, pool)) for edge in edges}

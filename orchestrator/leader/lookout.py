@@ -79,6 +79,7 @@ class Lookout:
             edges={e: self._known.sight("edge", e, self._seen_s) for e in edges},
             edge_reports=self._known.edge_pools(name, edges),
             node_reports=self._known.node_pools(name, group.gateways),
+            orders=self._known.orders(name, edges),
             ready_since_s=self._ready_since_s,
             control_trouble=trouble,
             intent_missing=name in missing,

@@ -57,6 +57,7 @@ class LeaderLoop:
         knowledge: Knowledge,
         interpreter: Interpreter,
         leads: Callable[[], bool],
+        term: Callable[[], int],
         guard: Callable[[], Guard],
         mirror_age_s: Callable[[float], float],
         log: Log,
@@ -70,7 +71,7 @@ class LeaderLoop:
         self._wake = asyncio.Event()
         self._dirty: set[str] = set()
         self._lookout = Lookout(knowledge, mirror_age_s)
-        self._settler = Settler(name, keys, knowledge, wall_ms)
+        self._settler = Settler(name, keys, knowledge, wall_ms, term)
         self._answered_s: dict[str, float] = {}
         self._leading = False
         self._changed_s = self._turned_s = 0.0

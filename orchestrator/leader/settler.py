@@ -20,10 +20,12 @@ TOLD_AT_ONCE = 80
 
 
 class Settler:
-    """Puts pools through the core as the replica `name`."""
+    """Puts pools through the core as the replica `name`; `term` gives the create revision of its leader key."""
 
-    def __init__(self, name: str, keys: Keys, knowledge: Knowledge, wall_ms: Callable[[], int]) -> None:
-        self._name, self._keys, self._known, self._wall_ms = name, keys, knowledge, wall_ms
+    def __init__(
+        self, name: str, keys: Keys, knowledge: Knowledge, wall_ms: Callable[[], int], term: Callable[[], int]
+    ) -> None:
+        self._name, self._keys, self._known, self._wall_ms, self._term = name, keys, knowledge, wall_ms, term
 
     def settle(
         self,
@@ -44,8 +46,8 @@ class Settler:
         before = self._known.machines.get(name)
         if before is None and (view.spec is None or view.spec.deleted):
             return None, counter
-        record = changed or before or core.new_pool(name, instant, self._name)
-        record = core.resume(record, instant, self._name)
+        record = changed or before or core.new_pool(name, instant, self._name, self._term())
+        record = core.resume(record, instant, self._name, self._term())
         if record.state == PoolState.PENDING and self._taken(name, view):
             # An edge that hears of the new pool first would refuse to let the old one go: its number is lower.
             view = replace(view, gateways={})

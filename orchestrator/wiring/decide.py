@@ -74,6 +74,7 @@ class Replica:
             knowledge=self.knowledge,
             interpreter=interpreter,
             leads=lambda: self.founder.founded and self._elected(),
+            term=lambda: self.election.leader_create_revision,
             guard=self.election.guard,
             mirror_age_s=self.mirror.age,
             log=self.log.info,

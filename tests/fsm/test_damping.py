@@ -52,17 +52,18 @@ def test_damped_lasts_as_long_as_the_backoff() -> None:
 
 
 def test_stamps_of_another_leader_mean_nothing() -> None:
-    record = replace(moved([100, 110, 120]), leader="o-1", deadline_s=121.0)
-    assert resume(record, Instant(120.5, 0), "o-1") is record
-    taken = resume(record, Instant(7.0, 0), "o-2")
+    record = replace(moved([100, 110, 120]), leader="o-1", term=17, deadline_s=121.0)
+    assert resume(record, Instant(120.5, 0), "o-1", 17) is record
+    taken = resume(record, Instant(7.0, 0), "o-2", 18)
     assert (taken.moves_s, taken.backoff_ms, taken.leader, taken.deadline_s) == ((), 0, "o-2", 8.0)
 
 
-def test_own_stamps_from_before_a_reboot_mean_nothing() -> None:
-    """CLOCK_BOOTTIME starts at zero again: stamps ahead of it would hold a pool back for days."""
-    record = replace(moved([100, 110, 120]), leader="o-1", deadline_s=121.0)
-    again = resume(record, Instant(7.0, 0), "o-1")
-    assert (again.moves_s, again.deadline_s) == ((), 8.0) and not damped(again, 7.0)
+@pytest.mark.parametrize("now_s", [7.0, 500.0], ids=["stamps ahead", "stamps behind"])
+def test_own_stamps_from_before_a_reboot_mean_nothing(now_s: float) -> None:
+    """CLOCK_BOOTTIME starts at zero again: stamps ahead of it would hold a pool back for days, others are over."""
+    record = replace(moved([100, 110, 120]), leader="o-1", term=17, deadline_s=121.0)
+    again = resume(record, Instant(now_s, 0), "o-1", 18)
+    assert (again.moves_s, again.deadline_s, again.term) == ((), now_s + 1.0, 18) and not damped(again, now_s)
 
 
 def damped_world(gateways: tuple[str, ...] = ("gw-a", "gw-b")) -> ModelWorld:

@@ -46,5 +46,5 @@ def test_a_new_leader_keeps_the_patience() -> None:
     world.power_cut("gw-a")
     world.run(8)
     assert world.machine.retries == 3
-    taken = resume(world.machine, Instant(5.0, 0), "another")
+    taken = resume(world.machine, Instant(5.0, 0), "another", 2)
     assert (taken.retries, taken.deadline_s) == (3, 13.0)

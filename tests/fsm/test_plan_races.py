@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fsm.events import Event, PoolEvent
-from fsm.records import PoolRecord
 from fsm.types import PoolState
-from orchestrator.store.records import decode, encode
 from tests.fsm.plan_accounts import untold_plans
 from tests.fsm.world import ModelWorld, settled
 
@@ -82,9 +80,7 @@ def second_cut(world: ModelWorld) -> None:
 
 def leader_dies(world: ModelWorld) -> None:
     """Another one reads what the store holds."""
-    if not world.forgotten:
-        world.record = decode(encode(world.machine), PoolRecord)
-    world.leader += "'"
+    world.another_leads()
 
 
 def hear(world: ModelWorld) -> None:

@@ -10,9 +10,7 @@ from fsm.desired import edge_pool
 from fsm.evaluate import candidates, next_event
 from fsm.events import Event, PoolEvent
 from fsm.pool import DEADLINES_MS
-from fsm.records import PoolRecord
 from fsm.types import PoolState
-from orchestrator.store.records import decode, encode
 from tests.fsm.model_machines import SETTLE_S
 from tests.fsm.plan_accounts import untold_plans
 from tests.fsm.world import ModelWorld
@@ -148,8 +146,7 @@ class RandomWorld(RuleBasedStateMachine):
 
     @rule()
     def leader_change(self) -> None:
-        self.world.record = decode(encode(self.world.machine), PoolRecord)
-        self.world.leader += "'"
+        self.world.another_leads()
 
     # ---- turns -----------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,7 @@ from itertools import count
 
 import pytest
 
-from fsm.records import PoolRecord
 from fsm.types import PoolState
-from orchestrator.store.records import decode, encode
 from tests.fsm.world import ModelWorld, settled
 
 S = PoolState
@@ -51,10 +49,9 @@ def run_until(make: Callable[[], ModelWorld], steps: int) -> tuple[ModelWorld, b
 
 def successor(world: ModelWorld) -> None:
     """Another leader reads the store: nothing of the first one's memory, clock or name is left."""
-    stored = encode(world.machine)
-    world.record = decode(stored, PoolRecord)
-    assert world.record == world.machine
-    world.leader = "orchestrator-2"
+    before = world.machine
+    world.another_leads("orchestrator-2")
+    assert world.machine == before
     world.now_s += 50_000.0  # another host's clock
     for gateway in world.gateways.values():
         gateway.good_since_s += 50_000.0 - 10.0
@@ -102,6 +99,21 @@ def test_deadlines_restart_on_the_new_leaders_clock() -> None:
     successor(world)
     world.think()
     assert world.state == S.FAILURE_DETECTED and world.machine.deadline_s == world.now_s + 1.0
+
+
+def test_a_leader_of_the_same_name_started_anew_gives_the_time_in_which_nobody_looked() -> None:
+    """Its clock may even be the same one, and the deadline long over: no edge had a leader to answer meanwhile."""
+    world = power_cut()
+    world.think()
+    number, target = world.machine.epoch, world.machine.target
+    world.another_leads(world.leader)
+    world.now_s += 20.0
+    for gateway in world.gateways.values():
+        gateway.lost_s = gateway.lost_s and gateway.lost_s + 20.0
+    world.tick(0)
+    world.think()
+    assert world.state == S.FAILURE_DETECTED and world.machine.deadline_s == world.now_s + 1.0
+    assert (world.machine.epoch, world.machine.target, world.machine.retries) == (number, target, 0)
 
 
 def test_a_look_that_was_not_committed_is_no_look() -> None:

@@ -43,6 +43,7 @@ from fsm.records import (
 )
 from fsm.types import Heartbeat, Instant
 from fsm.witness import GatewayView, Sight, World, view_gateway
+from orchestrator.store.records import decode, encode
 from tests.fsm.model_machines import ModelEdge, ModelGateway
 
 POOL = "web"
@@ -57,7 +58,7 @@ class ModelWorld:
         self.now_s = 1000.0
         self.counter = 0
         self.revision = 1
-        self.leader = "orchestrator-1"
+        self.leader, self.term = "orchestrator-1", 1
         self.group = EdgeGatewaySpec(
             name="group",
             edges=tuple(EdgeSpec(name, "203.0.113.1", 64512) for name in edges),
@@ -121,6 +122,11 @@ class ModelWorld:
             edge_reports={e.name: e.report for e in self.edges.values() if e.report is not None},
             node_reports={g.name: g.report for g in self.gateways.values() if g.report is not None},
             ready_since_s={g.name: g.good_since_s for g in self.gateways.values()},
+            orders={
+                name: (command, self.desired_revision[role, name])
+                for (role, name), command in self.desired.items()
+                if isinstance(command, EdgePool)
+            },
         )
 
     # ---- the leader ------------------------------------------------------------------------------------------------
@@ -132,7 +138,7 @@ class ModelWorld:
         """One look: settle, commit. `first` is an operator's event."""
         if self.forgotten:
             raise AssertionError("the machine is forgotten")
-        before = self.record or core.new_pool(POOL, self.instant(), self.leader)
+        before = self.record or core.new_pool(POOL, self.instant(), self.leader, self.term)
         view, events = self.view(), iter([first] if first else [])
 
         def following(record: PoolRecord) -> Event | None:
@@ -143,7 +149,8 @@ class ModelWorld:
                 assert not ignored, f"{event.name} in {record.state} would hide all that is less urgent: {ignored}"
             return event
 
-        step = core.settle(core.resume(before, self.instant(), self.leader), following, self.instant(), self.counter)
+        taken = core.resume(before, self.instant(), self.leader, self.term)
+        step = core.settle(taken, following, self.instant(), self.counter)
         self.last_step, self.counter = step, step.epoch_counter
         self.history += step.entries
         self.forgotten = step.forgotten
@@ -161,6 +168,12 @@ class ModelWorld:
                 self.desired_revision[key] = self.revision
                 self.armed |= {plan.epoch: plan for plan in value.plan} if isinstance(value, EdgePool) else {}
         self.desired = dict(wanted)
+
+    def another_leads(self, name: str = "orchestrator-2") -> None:
+        """It takes over what the store holds; it may be the one that led before, started anew."""
+        if not self.forgotten and self.record is not None:
+            self.record = decode(encode(self.record), PoolRecord)
+        self.leader, self.term = name, self.term + 1
 
     @property
     def machine(self) -> PoolRecord:
@@ -236,6 +249,7 @@ class ModelWorld:
             executed_plan=command.epoch if taken.executed else None,
             armed_plan=next((plan.epoch for plan in command.plan if plan.base == command.epoch), None),
             carried_out=taken.carried_out,
+            revision=taken.mod_revision,
             phases_ms={"detect": 1.0} if taken.executed else {},
             error="the kernel refuses" if edge.stuck else "",
         )

@@ -88,6 +88,7 @@ class Replica:
             knowledge=self.known,
             interpreter=Interpreter(self.store, KEYS),
             leads=lambda: self.leading,
+            term=lambda: self.create_revision,
             guard=self._guard,
             mirror_age_s=lambda now: 0.0 if self.silent_since_s is None else now - self.silent_since_s,
             log=lambda event, **fields: self.said.append((event, fields)),
@@ -309,6 +310,7 @@ class World:
             removed=command.deleted,
             announced_by=heard,
             executed_plan=command.epoch if accepted.executed else None,
+            revision=accepted.mod_revision,
             carried_out=accepted.carried_out,
         )
         self.put(KEYS.observed("edge", edge.name, "pool", name), report)

@@ -13,8 +13,7 @@ from pathlib import Path
 from fsm.desired import Key
 from fsm.effects import AppendHistory, Effect, ForgetMachine, SaveMachine, TakeEpoch
 from fsm.events import Event, PoolEvent
-from fsm.records import EdgePool, NodePool, PoolRecord
-from orchestrator.store.records import decode, encode
+from fsm.records import EdgePool, NodePool
 from tests.fsm.world import POOL, ModelWorld
 
 SEPARATOR = "----"
@@ -137,8 +136,7 @@ class Conversation:
 
     def _leader(self, words: list[str]) -> list[str]:
         """Another leader takes over what the store holds."""
-        self._world.leader = words[0]
-        self._world.record = decode(encode(self._world.machine), PoolRecord)
+        self._world.another_leads(words[0])
         return []
 
     # ---- orders ----------------------------------------------------------------------------------------------------
