@@ -38,6 +38,19 @@ async def kernel_has_wireguard(netlink: Netlink, probe_name: str) -> bool:
     return True
 
 
+async def made_otherwise(netlink: Netlink, wireguard: "KernelWireGuard", prefix: str) -> bool:
+    """Whether a tunnel of ours, by its alias and the beginning of its name, is there that the kernel did not make."""
+    for link in (await netlink.read(())).links:
+        if link.ours and link.kind == "wireguard" and link.name.startswith(prefix):
+            try:
+                await wireguard.read(link.name)
+            except KernelRefused as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+                return True
+    return False
+
+
 class KernelWireGuard:
     """The port :class:`~dataplane.wireguard.WireGuard`, by the kernel."""
 
@@ -63,7 +76,7 @@ class KernelWireGuard:
         wanted = Link(name, "wireguard", mtu, alias, up=True)
         if replace(link, kind=wanted.kind) != wanted:
             await self._netlink.apply([SetLink(wanted)])
-        device = await self.read(name)
+        device = await self._own(name)
         attributes: list[list[object]] = []
         if device.public_key != key.public:
             attributes.append(["WGDEVICE_A_PRIVATE_KEY", key.secret_base64()])
@@ -122,6 +135,16 @@ class KernelWireGuard:
             answers = await wireguard.nlm_request(message, msg_type=wireguard.prid, msg_flags=NLM_F_REQUEST | NLM_F_ACK)
             async for _ in answers:
                 pass
+
+    async def _own(self, name: str) -> DeviceState:
+        """The device, which is ours by its alias. Raises Conflict when it is one of wireguard-go."""
+        try:
+            return await self.read(name)
+        except KernelRefused as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            problem = f"interface {name} was made by wireguard-go: remove it (the agent's cleanup does), or set "
+            raise Conflict((problem + "wireguard.backend to auto or userspace",)) from error
 
     async def _is_blank(self, name: str) -> bool:
         try:

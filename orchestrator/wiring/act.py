@@ -21,7 +21,7 @@ from dataplane.probe_namespace import ProbeNamespace
 from dataplane.reach import Reach
 from dataplane.sysctl import Sysctls, SysctlStore
 from dataplane.wireguard import WireGuard
-from dataplane.wireguard_kernel import KernelWireGuard, kernel_has_wireguard
+from dataplane.wireguard_kernel import KernelWireGuard, kernel_has_wireguard, made_otherwise
 from dataplane.wireguard_uapi import UserspaceWireGuard
 from fsm.records import AgentRecord
 from orchestrator.agents.edge import EdgeAgent
@@ -73,12 +73,19 @@ def sysctls(config: Agent) -> Sysctls:
 
 
 async def wireguard_for(config: Agent, netlink: Netlink) -> WireGuard:
-    """The back end that the configuration asks for; `auto` takes the kernel's where it is."""
-    if config.wireguard.backend == "userspace":
+    """The back end that the configuration asks for; `auto` takes the kernel's where it is.
+
+    But a module that was loaded since must not cost an agent the tunnels that wireguard-go made: `auto` keeps to those.
+    """
+    backend, prefix = config.wireguard.backend, config.wireguard.interface_prefix
+    if backend == "userspace":
         return UserspaceWireGuard(netlink)
-    if await kernel_has_wireguard(netlink, f"{config.wireguard.interface_prefix}test"):
-        return KernelWireGuard(netlink)
-    if config.wireguard.backend == "kernel":
+    if await kernel_has_wireguard(netlink, f"{prefix}test"):
+        kernel = KernelWireGuard(netlink)
+        if backend == "kernel" or not await made_otherwise(netlink, kernel, prefix):
+            return kernel
+        await kernel.close()
+    if backend == "kernel":
         raise FeatureMissing("this kernel has no WireGuard: load the module, or set wireguard.backend to userspace")
     return UserspaceWireGuard(netlink)
 
