@@ -151,10 +151,13 @@ class FakeNft:
     def __init__(self, linux: FakeLinux) -> None:
         self._linux = linux
         self.foreign: list[ForeignRule] = []
+        self.failing: Exception | None = None
         self.asked: list[Ours] = []
 
     async def in_the_way(self, ours: Ours) -> tuple[ForeignRule, ...]:
         self.asked.append(ours)
+        if self.failing is not None:
+            raise self.failing
         return tuple(self.foreign)
 
     async def ensure(self, ruleset: str | None) -> bool:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dataplane.errors import KernelTimeout
 from dataplane.model import Rule
 from dataplane.nft_foreign import ForeignRule, Ours
 from dataplane.sysctl import IPVS_REROUTE
@@ -76,6 +77,11 @@ async def test_all_rules_are_listed_seldom_but_found_ones_are_looked_for_each_ti
     assert len(nft.asked) == 3
     await rules.look(Ours(OURS.marks, OURS.mask, frozenset({"bgplb-e0", "bgplb-e1"})))
     assert len(nft.asked) == 4, "for what is new it is looked at once"
+    nft.foreign.append(OLD)
+    clock.now_s += LOOK_EVERY_S
+    assert await rules.look(OURS) == (OLD,)
+    nft.failing = KernelTimeout("nft", 5.0)
+    assert await rules.look(OURS) == (OLD,), "a listing that fails is no all-clear"
 
 
 async def test_ipvs_is_made_to_look_for_the_way_of_its_answers(world: NodeWorld) -> None:
