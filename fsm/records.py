@@ -199,6 +199,10 @@ class EdgePoolReport:
     schema: int = SCHEMA
 
 
+TUNNEL_KNOWN = "tunnel-known"
+"""Name of the precondition that holds once a gateway was told of a tunnel, and no longer once it was let go."""
+
+
 @dataclass(frozen=True, slots=True)
 class Precondition:
     """One thing a gateway must be to carry traffic, as checked on it."""

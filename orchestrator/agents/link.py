@@ -21,6 +21,7 @@ from orchestrator.store.port import (
     CreatedAt,
     Guard,
     Indeterminate,
+    KeyValue,
     LeaseLost,
     ModifiedAt,
     Put,
@@ -124,7 +125,7 @@ class Registration:
             await self._clock.sleep(RETRY_S)
 
     async def _claim(self) -> bool:
-        """Put our registration in place; our own of a former life is replaced at once, a stranger's is not."""
+        """Put our registration in place; our own of a former life is replaced at once, a living stranger's is not."""
         key, record = self._keys.agent(self._role, self._name), self._describe()
         memory, refusal = self.recollection.memory, self.recollection.refusal
         record = replace(record, generation=memory.generation, refuses=refusal)
@@ -133,7 +134,7 @@ class Registration:
         kv = await self._store.get(key)
         if kv is not None:
             other = decode(kv.value, AgentRecord, key)
-            if other.instance != record.instance:
+            if other.instance != record.instance and await self._lives(kv):
                 await self._session.close()
                 raise NameTaken(
                     f"{self._role} {self._name}: another installation ({other.instance}) of this name is alive; "
@@ -144,6 +145,16 @@ class Registration:
         if result.succeeded:
             self._revision = result.revision
         return result.succeeded
+
+    async def _lives(self, kv: KeyValue) -> bool:
+        """Whether a registration hangs on a lease that lives: one that nothing renews says nothing of anybody."""
+        if kv.lease == 0:
+            return False
+        try:
+            await self._store.time_to_live(kv.lease)
+        except LeaseLost:
+            return False
+        return True
 
     def guard(self) -> tuple[Guard, ...]:
         """Holds while the registration is the one that was last put in place."""

@@ -19,7 +19,7 @@ from dataplane.reach import Reach
 from dataplane.sysctl import IPV6_FORWARDING, IPVS_REROUTE
 from dataplane.wireguard import PeerState, PeerUpdate, WireGuard
 from fsm.ports import Clock
-from fsm.records import AgentBase, NodePool, NodePoolReport, NodeReport, Precondition, Tunnel
+from fsm.records import TUNNEL_KNOWN, AgentBase, NodePool, NodePoolReport, NodeReport, Precondition, Tunnel
 from orchestrator.agents import node_state as project
 from orchestrator.agents import preconditions as check
 from orchestrator.agents.foreign import ForeignRules
@@ -279,7 +279,7 @@ class NodeAgent:
             (a.device for a in actual.addresses if a.cidr.split("/")[0] == self._config.lan.address), None
         )
         self._preconditions = (
-            Precondition("tunnel-known", bool(base.tunnels), "" if base.tunnels else "no tunnel is known yet"),
+            Precondition(TUNNEL_KNOWN, bool(base.tunnels), "" if base.tunnels else "no tunnel is known yet"),
             Precondition("marks", not self._without_room, self._without_room),
             check.forwarding(sysctls, project.speaks_ipv6(base)),
             check.tunnels(actual, wanted),

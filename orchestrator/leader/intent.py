@@ -4,12 +4,12 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from fsm.desired import MAX_EDGES, MAX_GATEWAYS, allocate, needs_ipv6
-from fsm.records import EdgeGatewaySpec, Identity, PoolSpec
+from fsm.records import TUNNEL_KNOWN, AgentBase, EdgeGatewaySpec, EdgeReport, Identity, NodeReport, PoolSpec
 from fsm.types import PoolState
 from orchestrator.config.intent import Intent
 from orchestrator.leader.knowledge import Knowledge
 from orchestrator.leader.writes import DropSpec, SetSpec, Write
-from orchestrator.store.records import EDGE_GATEWAY_KIND, IDENTITY_KIND, POOL_KIND
+from orchestrator.store.records import DRAIN_KIND, EDGE_GATEWAY_KIND, IDENTITY_KIND, POOL_KIND
 
 Named = tuple[str, str]
 """(kind, name)"""
@@ -155,3 +155,38 @@ def identities(known: Knowledge) -> tuple[Write, ...]:
         if agent.public_key and before.get((role, name)) != identity:
             writes.append(SetSpec(IDENTITY_KIND, f"{role}.{name}", identity))
     return tuple(writes)
+
+
+def departed(known: Knowledge) -> tuple[DropSpec, ...]:
+    """What is remembered of agents that no group names any more and that are not there: identities, and drains.
+
+    One that is there keeps its identity until it goes: it may be named again at any time.
+    """
+    named = _named(known)
+    drops = [DropSpec(DRAIN_KIND, name) for name in known.drains() if ("node", name) not in named]
+    for role, name in known.identities():
+        if (role, name) not in named and (role, name) not in known.agents:
+            drops.append(DropSpec(IDENTITY_KIND, f"{role}.{name}"))
+    return tuple(drops)
+
+
+def let_go(known: Knowledge) -> tuple[tuple[str, str], ...]:
+    """Agents that no group names, that were told so, and that say themselves that they have no tunnel any more.
+
+    What one that is away is told stays: on its return it has to hear that its tunnels are to go.
+    """
+    named = _named(known)
+    told = (agent for agent, base in known.bases().items() if agent not in named and base == AgentBase())
+    return tuple(agent for agent in told if agent in known.agents and _without_tunnels(known.reports.get(agent)))
+
+
+def _named(known: Knowledge) -> set[tuple[str, str]]:
+    groups = known.groups().values()
+    edges = {("edge", edge.name) for group in groups for edge in group.edges}
+    return edges | {("node", gateway) for group in groups for gateway in group.gateways}
+
+
+def _without_tunnels(report: EdgeReport | NodeReport | None) -> bool:
+    if isinstance(report, NodeReport):
+        return any(found.name == TUNNEL_KNOWN and not found.ok for found in report.preconditions)
+    return report is not None and not report.gateways

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fsm.desired import Key, agent_bases
-from fsm.effects import AppendHistory, Failed, SetDesired
+from fsm.effects import AppendHistory, DropDesired, Failed, SetDesired
 from fsm.evaluate import PoolView
 from fsm.ports import Clock
 from fsm.records import AgentBase, Request
-from orchestrator.leader.intent import IntentKeeper, finished, identities
+from orchestrator.leader.intent import IntentKeeper, departed, finished, identities, let_go
 from orchestrator.leader.interpret import GUARD_FAILED, Interpreter, chunks
 from orchestrator.leader.knowledge import Knowledge
 from orchestrator.leader.ledger import record_commit
@@ -215,7 +215,7 @@ class LeaderLoop:
         intended = self.intent.writes(self._known)
         back = {(write.kind, write.name) for write in intended if isinstance(write, SetSpec)}
         gone = [drop for drop in finished(self._known) if (drop.kind, drop.name) not in back]
-        writes: list[Write] = [*intended, *identities(self._known), *gone]
+        writes: list[Write] = [*intended, *identities(self._known), *gone, *departed(self._known)]
         told = self._known.bases()
         wanted: dict[Key, AgentBase] = {}
         for group in self._known.groups().values():  # one that is being deleted, too: its pools may not be gone yet
@@ -224,6 +224,7 @@ class LeaderLoop:
         # Whoever is let go is told so: a key that is merely gone takes no tunnel down, and this one may be off now.
         wanted |= {agent: AgentBase() for agent in told if agent not in wanted}
         writes += [SetDesired(r, a, "", "", base) for (r, a), base in wanted.items() if told.get((r, a)) != base]
+        writes += [DropDesired(role, agent, "", "") for role, agent in let_go(self._known)]
         return [Batch((write,)) for write in writes]
 
     def _requests(self, views: Mapping[str, PoolView], now: float) -> list[Batch]:

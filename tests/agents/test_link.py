@@ -158,6 +158,16 @@ async def test_a_second_installation_with_a_live_name_is_refused_and_the_first_g
     assert not first.task.done()
 
 
+async def test_a_registration_that_hangs_on_nothing_keeps_nobody_out(net: Net) -> None:
+    """Written by hand, or left by a lease that ended and took no key along: it names somebody who is dead."""
+    net.server.commit([Put(AGENT, encode(AgentRecord("edge-1", "edge", "i-dead", "1", "key")))])
+    linked = net.start("i-1")
+    await net.clock.advance(1.0)
+    assert not linked.task.done()
+    assert decode(net.server.items[AGENT].value, AgentRecord, AGENT).instance == "i-1"
+    assert net.server.items[AGENT].lease == linked.session.lease_id
+
+
 async def test_two_that_start_at_once_end_as_one(net: Net) -> None:
     both = [net.start("i-1"), net.start("i-2")]
     await net.clock.advance(1.0)

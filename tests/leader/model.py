@@ -10,6 +10,7 @@ from typing import Any
 
 from fsm.fence import FenceState, Refused, accept, execute, forget
 from fsm.records import (
+    TUNNEL_KNOWN,
     AgentBase,
     AgentRecord,
     EdgeGatewaySpec,
@@ -24,6 +25,7 @@ from fsm.records import (
     NodeReport,
     PoolRecord,
     PoolSpec,
+    Precondition,
     Request,
 )
 from fsm.types import PROBE_UNFIT_AFTER
@@ -125,6 +127,7 @@ class Gateway:
     path: bool = True
     obedient: bool = True
     leaving: bool = False
+    tunnels: int = 0
     good_since_s: float = 0.0
     announcing: set[str] = field(default_factory=set)
 
@@ -236,10 +239,7 @@ class World:
         for gateway in self.gateways.values():
             if gateway.powered:
                 self.put(KEYS.heartbeat("node", gateway.name), {"seq": self._beats})
-                self.put(
-                    KEYS.observed_base("node", gateway.name),
-                    NodeReport(f"i-{gateway.name}", True, (), 1, 1, gateway.leaving),
-                )
+                self._report_node(gateway)
                 if gateway.obedient:
                     self._obey_node(gateway)
         self.act_by_plan()
@@ -247,6 +247,14 @@ class World:
             if edge.reachable:
                 self.put(KEYS.heartbeat("edge", edge.name), {"seq": self._beats})
                 self._obey_edge(edge)
+
+    def _report_node(self, gateway: Gateway) -> None:
+        """Its tunnels are those that it was told last; a key that is gone says nothing."""
+        base = self.read(KEYS.desired_base("node", gateway.name), AgentBase)
+        gateway.tunnels = gateway.tunnels if base is None else len(base.tunnels)
+        known = Precondition(TUNNEL_KNOWN, gateway.tunnels > 0)
+        report = NodeReport(f"i-{gateway.name}", True, (known,), 1, 1, gateway.leaving)
+        self.put(KEYS.observed_base("node", gateway.name), report)
 
     def _desired(self, role: str, name: str) -> Iterable[tuple[str, str]]:
         prefix = f"{KEYS.desired_prefix(role, name)}pool/"

@@ -1,4 +1,4 @@
-"""A real edge agent that slept, whose disk is full, whose member of the store is cut off, or whose BIRD is silent.
+"""A real edge agent that slept, whose disk or store is full, whose member of the store is cut off, whose BIRD hangs.
 
 It works from its disk, so that there is a route in the kernel that must or must not move.
 """
@@ -136,6 +136,31 @@ def on_disk(edge: Edge) -> int:
     """The number that a restart would begin with."""
     path = Path(f"/proc/{edge.agent.process.pid}/root/run/small/edge.json")
     return EdgeJournal(path).load(EdgeState("")).fence.pools["web"].command.epoch
+
+
+def test_one_whose_store_has_no_space_serves_on_and_reports_again_once_there_is(edge: Edge) -> None:
+    """etcd's NOSPACE alarm: it answers reads, refuses every write, and the leases that hang on writes run out."""
+    box = edge.box
+    box.start(
+        "etcd", f"--data-dir={box.folder / 'etcd'}", "--log-level=error", "--quota-backend-bytes=400000", name="etcd"
+    )
+    box.wait(lambda: box.run("etcdctl", "get", "x", check=False).returncode == 0, "etcd", 30)
+    edge.start()
+    edge.registered()
+    for n in range(9):
+        box.run("etcdctl", "put", f"/large/{n}", stdin="x" * 100_000, check=False)
+    edge.until(lambda: edge.agent.events("the store refuses"), "the refusal: " + edge.agent.log.read_text())
+    assert "disarm its NOSPACE alarm" in edge.agent.events("the store refuses")[0]["reason"]
+    edge.until(lambda: edge.stored(AGENT) is None, "its lease to end")
+    edge.stays("bgplb-g0", 0.5)
+    box.run("etcdctl", "del", "--prefix", "/large/")
+    status = json.loads(box.run("etcdctl", "endpoint", "status", "-w", "json").stdout)
+    box.run("etcdctl", "compact", str(status[0]["Status"]["header"]["revision"]))
+    box.run("etcdctl", "defrag")
+    box.run("etcdctl", "alarm", "disarm")
+    edge.registered()
+    edge.order(5, "gw-b")
+    edge.until(lambda: edge.confirmed(5), "it obeys again: " + edge.agent.log.read_text())
 
 
 SILENT = """

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.admin import ask
 from orchestrator.config.orchestrator import OrchestratorConfig
-from orchestrator.store.port import StoreError
+from orchestrator.leader.loop import LeaderLoop
+from orchestrator.store.port import Refused, StoreError
 from orchestrator.wiring import decide
 from orchestrator.wiring.process import UNREACHABLE, run
 from tests.agents.fakes import RealClock, eventually
@@ -125,6 +127,57 @@ async def test_a_follower_takes_over_from_a_dead_leader_and_fails_the_pool_over(
     assert orchestrators.leader() not in (None, first)
     given = orchestrators.world.epochs_given()
     assert given == sorted(set(given))
+
+
+async def test_a_leader_whose_loop_hangs_loses_its_lease_although_its_timers_run(
+    orchestrators: Orchestrators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It beats and would renew for ever; but who decides nothing must not keep others from deciding."""
+    owner = await active(orchestrators, "orch-1", "orch-2")
+    first = orchestrators.leader()
+    assert first is not None
+    whole = LeaderLoop.turn
+
+    async def hangs(loop: LeaderLoop) -> bool:
+        return await (asyncio.Event().wait() if loop._name == first else whole(loop))
+
+    monkeypatch.setattr(LeaderLoop, "turn", hangs)
+    await orchestrators.until(lambda: orchestrators.leader() not in (None, first), "the other leads")
+    assert not orchestrators.tasks[first].done()
+    orchestrators.world.power_cut(owner)
+    await orchestrators.until(lambda: orchestrators.state() == ("ActiveHealthy", other(owner)), "the failover")
+
+
+async def test_a_store_that_refuses_ends_no_orchestrator(
+    orchestrators: Orchestrators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No space, no permission: it says so, shows what it knew, and goes on by itself once it may."""
+    owner = await active(orchestrators, "orch-1")
+    refusing = True
+    whole = FakeStore.put
+
+    async def put(store: FakeStore, key: str, value: bytes, lease: int = 0) -> int:
+        if refusing and store is orchestrators.stores["orch-1"]:
+            raise Refused("write: etcdserver: mvcc: database space exceeded")
+        return await whole(store, key, value, lease)
+
+    monkeypatch.setattr(FakeStore, "put", put)
+    socket = orchestrators.folder / "orch-1" / "orch-1.sock"
+
+    async def told() -> bool:
+        status = await ask(socket, {"cmd": "status"})
+        assert [pool["name"] for pool in status["pools"]] == ["web"]
+        return any("space exceeded" in problem for problem in status.get("problems", []))
+
+    async with asyncio.timeout(20):
+        while not await told():
+            await asyncio.sleep(0.1)
+    assert not orchestrators.tasks["orch-1"].done()
+    refusing = False
+    await orchestrators.until(lambda: orchestrators.leader() == "orch-1", "it leads again")
+    orchestrators.world.power_cut(owner)
+    await orchestrators.until(lambda: orchestrators.state() == ("ActiveHealthy", other(owner)), "the failover")
+    assert not any("space exceeded" in p for p in (await ask(socket, {"cmd": "status"})).get("problems", []))
 
 
 async def test_a_leader_that_is_told_to_end_leaves_the_post_free(orchestrators: Orchestrators) -> None:
