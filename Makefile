@@ -23,8 +23,8 @@ demo: setup ## one pool fails over in a lab of namespaces, every lost packet cou
 test: setup lint ## all checks and all tests, the quick ones first
 	$(BIN)/pytest tests
 
-chaos: setup ## losses of every kind in the lab, packets counted; wants a machine that does nothing else (root)
-	$(BIN)/pytest tests/lab -m chaos
+chaos: setup ## losses of every kind, packets counted; wants a machine that does nothing else (root)
+	$(BIN)/pytest tests/lab tests/wiring -m chaos
 
 lint: setup ## ruff with its security rules, mypy --strict, import contracts, known vulnerabilities of packages
 	$(BIN)/ruff check .

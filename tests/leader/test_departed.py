@@ -1,12 +1,13 @@
 """What is left in the store of gateways and edges that nobody names any more."""
 
 from dataclasses import replace
+from typing import Any
 
 from fsm.records import AgentBase
 from tests.leader.model import KEYS, WEB, World, group, settled
 
-RECONCILE = 44
-"""Ticks of a quarter of a second until everything was looked at once more."""
+RECONCILE: dict[str, Any] = {"ticks": 15, "step_s": 0.75}
+"""Until everything was looked at once more; no heartbeat gets old meanwhile."""
 
 
 def remembered(world: World, name: str) -> list[str]:
@@ -23,7 +24,7 @@ async def test_a_gateway_that_left_and_says_so_leaves_no_key() -> None:
     await world.round(leader, ticks=4)
     assert len(remembered(world, "gw-c")) == 4  # identity, drain, base and pool
     leader.offer(group("gw-a", "gw-b"), WEB)
-    await world.round(leader, ticks=RECONCILE)
+    await world.round(leader, **RECONCILE)
     assert world.gateways["gw-c"].tunnels == 0
     identity = KEYS.spec("Identity", "node.gw-c")
     assert remembered(world, "gw-c") == [identity], "it lives, and may be named again"
@@ -42,13 +43,13 @@ async def test_a_gateway_that_is_away_when_it_is_let_go_hears_of_it_on_its_retur
     world.power_cut("gw-c")
     world.expire("node", "gw-c")
     leader.offer(group("gw-a", "gw-b"), WEB)
-    await world.round(leader, ticks=RECONCILE)
+    await world.round(leader, **RECONCILE)
     base = KEYS.desired_base("node", "gw-c")
     assert remembered(world, "gw-c") == [base]
     assert world.read(base, AgentBase) == AgentBase()
     world.power_on("gw-c")
     world.gateways["gw-c"].tunnels = tunnels  # from its disk
-    await world.round(leader, ticks=RECONCILE)
+    await world.round(leader, **RECONCILE)
     assert world.gateways["gw-c"].tunnels == 0
     assert base not in world.present()
 
@@ -60,7 +61,7 @@ async def test_a_gateway_of_a_group_keeps_its_identity_while_it_is_dead() -> Non
     before = remembered(world, "gw-b")
     world.power_cut("gw-b")
     world.expire("node", "gw-b")
-    await world.round(leader, ticks=RECONCILE)
+    await world.round(leader, **RECONCILE)
     assert remembered(world, "gw-b") == before
 
 

@@ -138,6 +138,7 @@ def on_disk(edge: Edge) -> int:
     return EdgeJournal(path).load(EdgeState("")).fence.pools["web"].command.epoch
 
 
+@pytest.mark.chaos
 def test_one_whose_store_has_no_space_serves_on_and_reports_again_once_there_is(edge: Edge) -> None:
     """etcd's NOSPACE alarm: it answers reads, refuses every write, and the leases that hang on writes run out."""
     box = edge.box
@@ -219,6 +220,7 @@ def members_in_use(box: Box, pid: int) -> set[int]:
     return {port for port in PORTS for line in lines if f"pid={pid}," in line and f":{port} " in line.split("users")[0]}
 
 
+@pytest.mark.chaos
 def test_one_whose_member_is_cut_off_without_a_word_moves_to_another_within_its_lease(edge: Edge) -> None:
     """Half-open: packets to that member vanish, no connection is closed. The other members are well."""
     need("ss")
