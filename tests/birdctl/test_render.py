@@ -144,6 +144,16 @@ def test_every_protocol_is_named_and_ours() -> None:
     assert all(words[2].startswith("bgplb_") and words[3] == "{" for words in lines)
 
 
+def test_no_session_believes_in_a_dead_neighbour() -> None:
+    """With graceful restart the routes of a neighbour that died are kept for a while."""
+    for text in (edge_text(edge(Path("/run"))), gateway_text(gateway(Path("/run")))):
+        sessions = [block for block in text.split("\n\n") if block.startswith("protocol bgp ")]
+        assert sessions
+        for session in sessions:
+            assert "\n\tgraceful restart off;" in session
+            assert "\tlong lived graceful restart off;" in session
+
+
 def test_each_session_accepts_its_own_prefixes_only() -> None:
     text = edge_text(edge(Path("/run"), hooks=False))
     filters = {block.split()[1]: block for block in text.split("\n\n") if block.startswith("filter")}

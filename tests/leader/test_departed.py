@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from fsm.records import AgentBase
+from fsm.records import AgentBase, NodePoolReport
 from tests.leader.model import KEYS, WEB, World, group, settled
 
 RECONCILE: dict[str, Any] = {"ticks": 15, "step_s": 0.75}
@@ -81,3 +81,16 @@ async def test_adding_gateways_and_new_leaders_move_nothing() -> None:
     await world.round(heir, ticks=20)
     assert {pool.name: world.state(pool.name) for pool in pools} == before
     assert {world.machine(pool.name).standby for pool in pools} & {"gw-c", "gw-d"}, "they do stand by"
+
+
+async def test_a_pool_is_deleted_while_its_gateway_is_dead() -> None:
+    """What a dead gateway said last, that it announces, must not hold up a deletion; the edge has let go of it."""
+    world, leader = await settled(group(), WEB)
+    owner = world.machine().owner or ""
+    for name in ("gw-a", "gw-b"):
+        world.power_cut(name)
+    assert world.read(KEYS.observed("node", owner, "pool", "web"), NodePoolReport).announcing
+    leader.offer(group())
+    await world.round(leader, ticks=6, step_s=0.5)
+    assert world.edges["edge-1"].points_at["web"] is None
+    assert [key for key in world.present() if "/web" in key and "/observed/" not in key] == []
