@@ -54,6 +54,9 @@ class Knowledge:
         self.pool_reports: dict[tuple[str, str, str], EdgePoolReport | NodePoolReport] = {}
         self.requests: dict[str, Request] = {}
         self.epoch_counter = 0
+        """0 as long as there is none."""
+        self.highest_recorded = 0
+        """The highest number that a pool's record was ever seen to hold, those of its plans included."""
         self.revisions: dict[str, int] = {}
         self.problems: dict[str, str] = {}
         self._of_kind: dict[str, Mapping[str, object]] = {}
@@ -136,6 +139,9 @@ class Knowledge:
             case k.AgentKey(role, name):
                 return _put(self.agents, (role, name), value, {"base"})
             case k.MachineKey("pool", name):
+                if isinstance(value, PoolRecord):
+                    held = (value.epoch, *(plan.epoch for plan in value.plan))
+                    self.highest_recorded = max(self.highest_recorded, *held)
                 return _put(self.machines, name, value, {name})
             case k.DesiredBaseKey(role, agent):
                 return _put(self.desired, (role, agent, "", ""), value, {"base"})

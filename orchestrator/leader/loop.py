@@ -295,7 +295,8 @@ class LeaderLoop:
 
     async def _commit_together(self, group: list[Batch]) -> Failed | None:
         """One transaction; None if it is in etcd."""
-        counter_revision = self._known.revisions.get(self._keys.epoch_counter, 0)
+        known = self._known
+        counter_revision = known.revisions.get(self._keys.epoch_counter, 0) if known.epoch_counter else 0
         outcomes = await self._interpreter.commit(group, self._guard(), counter_revision)
         for batch, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, Failed):

@@ -1,6 +1,6 @@
 """Groups of several edges through the leader's loop: numbers, and what becomes of an edge that comes or goes."""
 
-from fsm.records import AgentBase, EdgePool
+from fsm.records import AgentBase, EdgePool, EdgeReport
 from tests.leader.model import KEYS, WEB, Replica, World, group, other, settled
 
 TWO = ("edge-1", "edge-2")
@@ -25,7 +25,8 @@ async def test_an_edge_keeps_its_number_when_others_come_and_go() -> None:
     leader.offer(group(edges=("edge-2",)), WEB)
     await world.round(leader, ticks=4)
     assert addresses(world, "edge", "edge-2") == {"gw-a": "10.77.0.2", "gw-b": "10.77.1.2"}, "as it was"
-    assert addresses(world, "edge", "edge-1") == {}, "it was let go"
+    assert KEYS.desired_base("edge", "edge-1") not in world.present(), "it was let go, and said that it went"
+    assert world.read(KEYS.observed_base("edge", "edge-1"), EdgeReport).gateways == {}
     leader.offer(group(edges=("edge-3", "edge-2")), WEB)
     await world.round(leader, ticks=4)
     assert leader.known.groups()["group"].edge_numbers == {"edge-3": 0, "edge-2": 1}
