@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from fsm.desired import MAX_EDGES
 from orchestrator.config.problems import refuse, setting
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
@@ -263,10 +264,11 @@ class Tables(Section):
     )
     first: int = setting(
         10077,
-        "Table of a gateway for the answers through the first edge; the next edges take the next numbers, 64 in all",
+        "Table of a gateway for the answers through the first edge; the next edges take the next numbers, "
+        f"{MAX_EDGES} in all",
         allowed="1 to 4294967232, and not a table of the kernel's own",
         ge=1,
-        le=TOP - 63,
+        le=TOP - MAX_EDGES + 1,
     )
 
     @model_validator(mode="after")
@@ -277,11 +279,11 @@ class Tables(Section):
                 broken.append((field, f"not {number}, the kernel's own table '{RESERVED_TABLES[number]}'"))
         if self.signal == self.main:
             broken.append(("signal", f"another table than main, {self.main}"))
-        answers = range(self.first, self.first + 64)
+        answers = range(self.first, self.first + MAX_EDGES)
         for field, number in (("main", self.main), ("signal", self.signal), ("kernel", 254)):
             if number in answers:
                 text = "the kernel's main table" if field == "kernel" else field
-                broken.append(("first", f"64 numbers from here on that do not meet {text}, {number}"))
+                broken.append(("first", f"{MAX_EDGES} numbers from here on that do not meet {text}, {number}"))
                 break
         refuse(broken)
         return self

@@ -8,6 +8,7 @@ from dataplane.model import TABLE_MAIN, KernelState
 from dataplane.netlink import Netlink
 from dataplane.nft import Nft
 from dataplane.probe_namespace import ProbeNamespace
+from fsm.desired import MAX_EDGES
 from orchestrator.agents.instance import Instance
 from orchestrator.config.edge_agent import EdgeAgentConfig
 from orchestrator.config.node_agent import NodeAgentConfig
@@ -15,9 +16,6 @@ from orchestrator.config.sections import Agent
 from orchestrator.wiring.act import state_files, sysctls
 from orchestrator.wiring.possession import take_network
 from orchestrator.wiring.process import DONE, new_id
-
-EDGES_AT_MOST = 64
-"""Tables of answers that a gateway may have: the configuration keeps that many free."""
 
 
 async def edge(config: EdgeAgentConfig) -> int:
@@ -27,7 +25,7 @@ async def edge(config: EdgeAgentConfig) -> int:
 
 async def node(config: NodeAgentConfig) -> int:
     """Tunnels, answers, responder, nft table, sysctls and files of a gateway."""
-    answers = range(config.tables.first, config.tables.first + EDGES_AT_MOST)
+    answers = range(config.tables.first, config.tables.first + MAX_EDGES)
     return await _clean(config, {TABLE_MAIN, *answers}, ProbeNamespace())
 
 
