@@ -1,6 +1,7 @@
 """The real daemons under each fault, with every packet counted. One lab for all; each test leaves it healthy."""
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,6 +74,18 @@ def test_what_must_not_wait_for_a_processor_is_let_through(lab: World, before: d
             group = Path(f"/proc/{pid}/autogroup")
             if group.exists():
                 assert group.read_text().split()[-1] == str(wanted), f"{name}'s session"
+
+
+def test_a_pod_that_has_to_wait_answers_late_and_loses_nothing(lab: World, before: dict[str, Any]) -> None:
+    """Else a machine that is busy for a moment would look like a network that loses packets."""
+    prober = Prober(lab)
+    prober.wait_until(QUIET_PROBES)
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        lab.command("worker-1", {"cmd": "signal", "name": "echo-udp", "number": int(number)})
+        prober.wait_until(prober.due_now() + QUIET_PROBES)
+    run = prober.stop()
+    nothing_lost(run)
+    assert run.counts.late > QUIET_PROBES / 2
 
 
 def test_a_power_cut_moves_the_pool_once_and_its_return_moves_nothing(lab: World, before: dict[str, Any]) -> None:
