@@ -1,4 +1,4 @@
-"""An agent that comes back without its disk: another installation with other keys, and what that costs in packets."""
+"""An agent that comes back without its disk, with other keys, and one that slept while its gateway died."""
 
 import shutil
 import time
@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from bgplb_lab import control, faults, observe
+from bgplb_lab.checks import UNPLANNED
 from bgplb_lab.probes import Prober
-from bgplb_lab.scenario import EDGE, OWNER
+from bgplb_lab.scenario import EDGE, OWNER, wait_for_move
 from bgplb_lab.world import World
 
-from tests.lab.under_fault import LONG_S, QUIET_PROBES, went
+from tests.lab.under_fault import LONG_S, OTHER, QUIET_PROBES, condition, moved, went
 
 pytestmark = pytest.mark.chaos
 
@@ -61,3 +62,41 @@ def test_an_edge_without_its_disk_is_commanded_anew_above_every_number(
     assert after["edges"][EDGE]["epoch"] == after["epoch"], "and the edge obeys the new number"
     seen = observe.steering(whole_lab)
     assert (seen.routes, seen.allowed) == ((OWNER,), (OWNER,))
+
+
+def test_a_gateway_of_an_old_name_and_another_key_is_a_clean_standby(whole_lab: World, healthy: dict[str, Any]) -> None:
+    """A machine was replaced: it has the name of the dead one, and nothing else of it."""
+    before = observe.pool(whole_lab)
+    faults.strike(whole_lab, "power-cut", OWNER)
+    wait_for_move(whole_lab, OWNER)
+    folder = lose_state(whole_lab, OWNER)
+    prober = Prober(whole_lab)
+    prober.wait_until(QUIET_PROBES)
+    faults.heal(whole_lab, "power-cut", OWNER)
+    observe.wait_settled(whole_lab, LONG_S, OTHER)
+    prober.wait_until(prober.due_now() + QUIET_PROBES)
+    assert prober.stop().counts.lost == 0
+    assert any(folder.iterdir()), "it has a past again"
+    assert went(whole_lab, before) == UNPLANNED
+    assert observe.left_on(whole_lab, OWNER, OTHER) == ()
+
+
+def test_an_edge_that_slept_while_the_owner_died_moves_the_pool_once_when_it_wakes(
+    whole_lab: World, healthy: dict[str, Any]
+) -> None:
+    """Asleep it can't act and nobody can act for it. Awake it finds in one heap what happened, and asks first."""
+    before = observe.wait_armed(whole_lab, LONG_S, OWNER)
+    faults.strike(whole_lab, "agent-freeze", EDGE)
+    control.wait_for("the edge to be missed", lambda: condition(whole_lab, "EdgeUnreachable"), LONG_S, 0.1)
+    faults.strike(whole_lab, "power-cut", OWNER)
+    time.sleep(4.0)  # longer than a lease
+    assert went(whole_lab, before) == (), "nobody moves what the edge can't be told"
+    assert observe.steering(whole_lab).routes == (OWNER,)
+    faults.heal(whole_lab, "agent-freeze", EDGE)
+    control.wait_for("the move", lambda: moved(whole_lab), LONG_S, 0.1)
+    assert went(whole_lab, before) == UNPLANNED
+    seen = observe.steering(whole_lab)
+    assert (seen.routes, seen.allowed) == ((OTHER,), (OTHER,))
+    faults.heal(whole_lab, "power-cut", OWNER)
+    observe.wait_settled(whole_lab, LONG_S, OTHER)
+    assert went(whole_lab, before) == UNPLANNED
