@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from bgplb_lab import observe
 from bgplb_lab.checks import UNPLANNED
 from bgplb_lab.probes import RouteWatches
@@ -11,8 +10,6 @@ from bgplb_lab.topology import Family
 from bgplb_lab.world import World
 
 from tests.lab.under_fault import OTHER, within
-
-pytestmark = pytest.mark.chaos
 
 EDGES = 2
 FAMILY = Family.IPV4
