@@ -155,12 +155,15 @@ def files(machine: str, auth: lab.Auth = lab.Auth.NONE, edges: int = 1) -> dict[
     return {}
 
 
-def manifests(outside: lab.Family = lab.Family.IPV4, edges: int = 1) -> dict[str, str]:
+def manifests(
+    outside: lab.Family = lab.Family.IPV4, edges: int = 1, profile: lab.Profile = lab.Profile.FAST
+) -> dict[str, str]:
     """The intent: file name -> text. The orchestrators share one folder, as from one configuration repository.
 
     `outside`: the IP version in which the tunnels' own packets travel.
     """
     group = deepcopy(EDGE_GATEWAY)
+    group["spec"]["failover"] = {"profile": str(profile)}
     group["spec"]["edges"] = [
         {
             "name": site.name,

@@ -137,16 +137,18 @@ class Cut:
     outage_by_family: Mapping[str, float] = field(default_factory=dict)
 
 
-def bench_json(cuts: Sequence[Cut], without: str | None = None) -> dict[str, Any]:
+def bench_json(cuts: Sequence[Cut], without: str | None = None, profile: str = "fast") -> dict[str, Any]:
     """The record of a bench, schema 1; raises ValueError for no runs.
 
-    `without`: the part that was missing at each cut; `plan_executed`: how often each run's record says that the edge
-    moved the pool by itself; `adopted_s`: from the missing part's start to the settled record.
+    `profile`: the manifests' word for how soon a dead gateway is noticed; `without`: the part that was missing at each
+    cut; `plan_executed`: how often each run's record says that the edge moved the pool by itself; `adopted_s`: from the
+    missing part's start to the settled record.
     """
     ratios = [cut.outage_ms / cut.floor_ms for cut in cuts]
     return {
         "schema": SCHEMA,
         "bench": "failover",
+        "profile": profile,
         "without": without,
         "runs": len(cuts),
         "floor_ms": [round(cut.floor_ms, 3) for cut in cuts],
@@ -175,7 +177,8 @@ def bench_json(cuts: Sequence[Cut], without: str | None = None) -> dict[str, Any
 def bench_table(document: Mapping[str, Any]) -> Table:
     """The record of a bench for people."""
     missing = f" without {document['without']}" if document["without"] else ""
-    table = Table(title=f"failover{missing}, {document['runs']} power cuts", title_justify="left")
+    title = f"failover{missing}, profile {document['profile']}, {document['runs']} power cuts"
+    table = Table(title=title, title_justify="left")
     for column in ("figure", "median", "worst"):
         table.add_column(column, justify="left" if column == "figure" else "right")
     named = {

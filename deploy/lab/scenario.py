@@ -163,7 +163,7 @@ def cut_and_return(
         missing.at_cut(world)
     t0_ns = faults.strike(world, "power-cut", OWNER)
     # Asking a replica costs it time: nobody is asked while the move is being measured.
-    prober.wait_until(prober.due_now() + AFTER_PROBES)
+    prober.wait_until(prober.due_now() + world.profile.notice_ms + AFTER_PROBES)
     missing.check_moved_alone(world, other_than(OWNER))
     back_ns = missing.end(world)
     after = wait_for_move(world, OWNER, MOVE_TIMEOUT_S if back_ns is None else ADOPT_TIMEOUT_S)
@@ -360,7 +360,7 @@ def bench_failover(world: World, runs: int, keep: bool = False, without: Without
                 f"ratio {ratio:.3f}; {OWNER} ready again after {cut.return_s:.1f} s, "
                 f"{drain.counts.lost} lost going back"
             )
-    return report.bench_json(cuts, without)
+    return report.bench_json(cuts, without, world.profile)
 
 
 def cut_of(cut: PowerCut, floor_ms: float, drain: Drain) -> report.Cut:

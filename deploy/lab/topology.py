@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fsm.types import PROFILES
+
 POOL = "external-ip-pool-1"
 POOL_PREFIX = "192.0.2.0/26"
 AGGREGATE = "192.0.2.0/24"
@@ -97,6 +99,20 @@ EDGES = tuple(site.name for site in SITES)
 """All that there can be; a lab has the first, or more of them."""
 NAT_BOXES = {"a": 1, "b": 2}
 """Letter and number of each."""
+
+
+class Profile(StrEnum):
+    """How soon a dead gateway is noticed: the manifests' `failover.profile`."""
+
+    FAST = "fast"
+    LAN = "lan"
+    WAN = "wan"
+
+    @property
+    def notice_ms(self) -> int:
+        """BFD's detection time: interval times multiplier, in milliseconds (RFC 5880 section 6.8.4)."""
+        timing = PROFILES[self.value]
+        return timing.interval_ms * timing.multiplier
 
 
 class Family(StrEnum):

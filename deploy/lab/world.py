@@ -67,6 +67,8 @@ class World:
         """What probes ask over, unless they are told otherwise."""
         self.outside = topology.Family.IPV4
         """What tunnels travel over; of interest to `up` alone."""
+        self.profile = topology.Profile.FAST
+        """How soon its manifests want a dead gateway to be noticed; to be set before `up`."""
 
     @property
     def machines(self) -> dict[str, Machine]:
@@ -220,7 +222,7 @@ class World:
         """The folder of manifests that the orchestrators share."""
         folder = self.disk_folder / "manifests"
         folder.mkdir()
-        for name, text in configs.manifests(self.outside, self.edges).items():
+        for name, text in configs.manifests(self.outside, self.edges, self.profile).items():
             (folder / name).write_text(text, encoding="utf-8")
 
     # One machine
