@@ -24,7 +24,6 @@ UNUSED = {
     "autoAssign": "Kept; without Kubernetes nobody asks for it",
     "advertiseWhenEmpty": "Kept; nobody counts addresses in use yet, so a pool is always announced",
     "serviceAllocation": "Kept; without Kubernetes nobody asks for it",
-    "standbys": "Kept; the condition NoStandby tells when none is ready, whatever the number",
 }
 """Fields of the manifests that this version takes and that change nothing yet."""
 

@@ -1,5 +1,6 @@
 """What is to be said of a pool besides its state: conditions, standby, and what each edge last acknowledged."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fsm.evaluate import WITH_PAST, PoolView, all_edges_fresh, candidates, damped, incarnation_of, wants_hold
@@ -21,12 +22,8 @@ def observe(record: PoolRecord, view: PoolView) -> PoolRecord:
 
 def conditions(record: PoolRecord, view: PoolView) -> tuple[Condition, ...]:
     """Conditions that hold, in a fixed order."""
-    found: list[Condition] = []
+    found = _standbys(record, view)
     owner = view.gateways.get(record.owner or "")
-    if record.state == PoolState.STRANDED:
-        found.append(Condition("NoStandby", "OwnerUnfit", "the owner is unfit and no gateway is ready"))
-    elif record.owner and not candidates(record, view, (record.owner, record.target)):
-        found.append(Condition("NoStandby", "NoneReady", _why_none(record, view)))
     gone = [name for name, sight in view.edges.items() if sight.heartbeat is not Heartbeat.FRESH]
     if gone or not all_edges_fresh(view):
         found.append(Condition("EdgeUnreachable", "HeartbeatLost", ", ".join(gone) or "no edge is known"))
@@ -78,9 +75,28 @@ def _obeyed(report: EdgePoolReport | None, epoch: int, revision: int) -> bool:
     return report is not None and report.armed_plan is None and (report.epoch, report.revision) >= (epoch, revision)
 
 
-def _why_none(record: PoolRecord, view: PoolView) -> str:
-    others = [g for g in view.gateways.values() if g.name != record.owner]
-    return "; ".join(f"{g.name}: {', '.join(g.not_ready) or g.judgement}" for g in others) or "no other gateway"
+def _standbys(record: PoolRecord, view: PoolView) -> list[Condition]:
+    """Whether there are as many ready standbys as the group wants; a gateway that the pool is on its way to is none.
+
+    A group that wants none, as one of a single gateway may, is told only when its owner is unfit.
+    """
+    if record.state == PoolState.STRANDED:
+        return [Condition("NoStandby", "OwnerUnfit", "the owner is unfit and no gateway is ready")]
+    ready = candidates(record, view, (record.owner, record.target))
+    wanted = view.group.standbys if view.group is not None else 1
+    if not record.owner or len(ready) >= wanted:
+        return []
+    why = _why_no_more(record, view, ready)
+    if not ready:
+        return [Condition("NoStandby", "NoneReady", why)]
+    return [Condition("FewStandbys", "FewerThanWanted", f"{len(ready)} of {wanted} are ready; {why}")]
+
+
+def _why_no_more(record: PoolRecord, view: PoolView, ready: Sequence[str]) -> str:
+    others = [g for g in view.gateways.values() if g.name not in (record.owner, *ready)]
+    taking_over = {record.target: "taking over"}
+    reasons = {g.name: taking_over.get(g.name) or ", ".join(g.not_ready) or str(g.judgement) for g in others}
+    return "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or "no other gateway"
 
 
 def _edges(record: PoolRecord, view: PoolView) -> dict[str, EdgeView]:

@@ -314,7 +314,13 @@ class EdgeGatewayManifestSpec(Manifest):
     tunnel: Tunnel = setting(Tunnel(), "The tunnels", allowed="a mapping")
     bgp: Bgp = setting(Bgp(), "The private BGP", allowed="a mapping with holdTimeSeconds")
     failover: Failover = setting(Failover(), "When and how a pool moves", allowed="a mapping")
-    standbys: int = setting(1, "Ready gateways to keep beside the owner", allowed="0 to 255", ge=0, le=255)
+    standbys: int = setting(
+        1,
+        "Ready gateways wanted beside the owner; the conditions NoStandby and FewStandbys tell of fewer",
+        allowed="0 to 255",
+        ge=0,
+        le=255,
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
