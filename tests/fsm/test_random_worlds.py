@@ -98,6 +98,12 @@ class RandomWorld(RuleBasedStateMachine):
             self.world.edge_back(name)
 
     @rule(name=edges)
+    def disk_of_an_edge(self, name: str) -> None:
+        """It is lost, and what the edge knew with it; the leader hears of it when the edge is back."""
+        if name in self.world.edges:
+            self.world.edge_forgets(name)
+
+    @rule(name=edges)
     def kernel_of_an_edge(self, name: str) -> None:
         edge = self.world.edges.get(name)
         if edge is not None:
