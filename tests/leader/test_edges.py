@@ -80,3 +80,30 @@ async def test_an_edge_that_joins_takes_the_plan_away_and_is_told_the_pool() -> 
     leader.offer(group(), WEB)
     await world.round(leader, ticks=4)
     assert world.read(KEYS.desired("edge", "edge-1", "pool", "web"), EdgePool).plan, "alone again"
+
+
+async def test_a_deletion_waits_for_a_dead_edge_until_that_is_taken_out() -> None:
+    world, leader = await two_edges()
+    world.edges["edge-2"].reachable = False
+    world.expire("edge", "edge-2")
+    leader.offer(group(edges=TWO))
+    await world.round(leader, ticks=40, step_s=0.5)
+    assert world.state()[0] == "Terminating"
+    leader.offer(group())
+    await world.round(leader, ticks=4)
+    assert "web" not in leader.known.machines
+
+
+async def test_a_dead_edge_suspends_deadlines_until_it_is_taken_out() -> None:
+    world, leader = await two_edges()
+    owner = world.machine().owner
+    assert owner is not None
+    world.edges["edge-2"].reachable = False
+    world.expire("edge", "edge-2")
+    world.gateways[other(owner)].obedient = False
+    world.ask("move", "web", other(owner))
+    await world.round(leader, ticks=40, step_s=0.5)
+    assert world.state() == ("Draining", owner)
+    leader.offer(group(), WEB)
+    await world.round(leader, ticks=4, step_s=0.5)
+    assert world.state() == ("ActiveHealthy", owner), "given up after its deadline, nothing had moved"
