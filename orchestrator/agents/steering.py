@@ -4,17 +4,21 @@ Unplanned: taken from the old gateway, given to the new one, route replaced. Pla
 replaced, and taken from the old one when the answers that are under way have had their time.
 """
 
+import asyncio
 import errno
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dataplane.diff import AddRoute, DeleteRoute, ReplaceRoute
-from dataplane.errors import KernelRefused
+from dataplane.errors import KernelRefused, KernelTimeout
 from dataplane.model import ROUTE_PROTOCOL, Route
 from dataplane.netlink import Netlink
 from dataplane.wireguard import PeerState, PeerUpdate, WireGuard
 from fsm.ports import Clock
 from fsm.records import EdgePool
+
+PATIENCE_S = 0.1
+"""How long a move waits for prefixes to be taken from the old gateway, in seconds: it takes a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,9 @@ class Steering:
 
         `gone`: prefixes that no pool has any more. A planned command leaves the old gateway's AllowedIPs for `park`.
         No two commands may name the same prefix. After an error some of it may be done: read back before deciding.
+
+        A tunnel whose process hangs lets nobody send; taking prefixes from it is waited for no longer than a moment,
+        or the process of a dead gateway's tunnel could keep its pools from leaving.
         """
         started = self._clock.now()
         pointed = [command for command in commands if command.owner is not None]
@@ -95,17 +102,25 @@ class Steering:
         removed = frozenset((ownerless | set(gone)) - kept)
         if removed:
             await self._unroute(removed)
-        await self.park([c for c in commands if not c.planned or c.owner is None], lanes, gone=removed)
-        withdrawn = self._clock.now()
-        await self._give(pointed, lanes)
-        await self._route(
-            [
-                Route(prefix, self._table, lanes[command.owner or ""].device, mtu_lock=mtu)
-                for command in pointed
-                for prefix in command.prefixes
-            ]
-        )
-        moved = self._clock.now()
+        unplanned = [c for c in commands if not c.planned or c.owner is None]
+        parking = asyncio.create_task(self.park(unplanned, lanes, gone=removed), name="parking")
+        try:
+            if (await asyncio.wait({parking}, timeout=PATIENCE_S))[0]:
+                _unless_silent(parking)
+            withdrawn = self._clock.now()
+            await self._give(pointed, lanes)
+            await self._route(
+                [
+                    Route(prefix, self._table, lanes[command.owner or ""].device, mtu_lock=mtu)
+                    for command in pointed
+                    for prefix in command.prefixes
+                ]
+            )
+            moved = self._clock.now()
+            await parking  # raises what it met: the move is made, and not confirmed
+        finally:
+            if not parking.cancel() and not parking.cancelled():
+                parking.exception()  # it was met already, or something worse was
         phases = {"withdraw": (withdrawn - started) * 1000, "peer_move": (moved - started) * 1000}
         return await self.look([(c, phases if c.owner is not None else {}) for c in commands], lanes)
 
@@ -150,21 +165,28 @@ class Steering:
         `gone`: prefixes that have no owner.
         """
         owners = dict.fromkeys(gone) | {prefix: c.owner for c in commands for prefix in c.prefixes}
-        for lane in lanes.values():
-            theirs = frozenset(
-                prefix
-                for prefix, owner in owners.items()
-                if owner != lane.gateway and lane.device in self._holders.get(prefix, ())
-            )
-            if not theirs:
-                continue
-            try:
-                await self._wireguard.update(lane.device, [PeerUpdate(self._parking_key, add_allowed_ips=theirs)])
-            except KernelRefused as error:
-                if error.errno != errno.ENODEV:
-                    raise  # an interface that is gone lets nobody send
-            for prefix in theirs:
-                self._holders[prefix].discard(lane.device)
+        found = await asyncio.gather(
+            *(self._park_on(lane, owners) for lane in lanes.values()), return_exceptions=True
+        )  # all of them, whatever one of them says
+        for error in found:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def _park_on(self, lane: Lane, owners: Mapping[str, str | None]) -> None:
+        theirs = frozenset(
+            prefix
+            for prefix, owner in owners.items()
+            if owner != lane.gateway and lane.device in self._holders.get(prefix, ())
+        )
+        if not theirs:
+            return
+        try:
+            await self._wireguard.update(lane.device, [PeerUpdate(self._parking_key, add_allowed_ips=theirs)])
+        except KernelRefused as error:
+            if error.errno != errno.ENODEV:
+                raise  # an interface that is gone lets nobody send
+        for prefix in theirs:
+            self._holders[prefix].discard(lane.device)
 
     def touched(self, command: EdgePool, lanes: Mapping[str, Lane]) -> frozenset[str]:
         """The devices that this command's act concerns: its owner's, and those that let its prefixes in now."""
@@ -183,6 +205,14 @@ class Steering:
             allowed[lane.gateway] = peer.allowed_ips if peer else frozenset()
         self._routed = set(routes)
         return [_sight(command, lanes, routes, allowed, phases) for command, phases in commands]
+
+
+def _unless_silent(parking: asyncio.Task[None]) -> None:
+    """Raise what it met, but for silence."""
+    try:
+        parking.result()
+    except KernelTimeout:
+        return
 
 
 def _sight(

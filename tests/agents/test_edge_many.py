@@ -1,5 +1,6 @@
 """Hundreds of pools at one edge: what is due together costs few calls, in the order of a single move."""
 
+import asyncio
 import errno
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -195,6 +196,34 @@ async def test_a_tunnel_that_hangs_is_waited_for_a_few_times_not_once_a_pool(
         assert counted.calls["wireguard update"] < 20
         del world.wireguard.broken["bgplb-g0"]
         await owned(world, POOLS, "gw-b", 4)
+
+
+@pytest.mark.parametrize("by_plan", [True, False], ids=["by plan", "by command"])
+async def test_a_tunnel_whose_process_hangs_keeps_no_pool_from_leaving_it(
+    world: EdgeWorld, monkeypatch: pytest.MonkeyPatch, by_plan: bool
+) -> None:
+    whole = world.wireguard.update
+
+    async def update(name: str, updates: Any) -> None:
+        if name == "bgplb-g0" and name in world.wireguard.broken:
+            await asyncio.sleep(1.0)
+        await whole(name, updates)
+
+    async with carrying(world, FEW, plan=(Plan("gw-b", 4, 3),)):
+        monkeypatch.setattr(world.wireguard, "update", update)
+        world.wireguard.broken["bgplb-g0"] = KernelTimeout("set peers", 1.0)
+        if by_plan:
+            die(world)
+        else:
+            world.tell(*orders(FEW, "gw-b", 4))
+        prefixes = [prefix for found in FEW.values() for prefix in found]
+        await eventually(
+            lambda: all(world.kernel.routes_to(prefix) == ["bgplb-g1"] for prefix in prefixes), "the routes", 0.7
+        )
+        await eventually(lambda: all((r := world.report(p)) is not None and r.error for p in FEW), "no confirmation")
+        assert not any((r := world.report(p)) is not None and r.installed and r.epoch == 4 for p in FEW)
+        del world.wireguard.broken["bgplb-g0"]
+        await owned(world, FEW, "gw-b", 4)
 
 
 async def test_a_refused_plan_keeps_none_of_the_others_back(world: EdgeWorld) -> None:

@@ -1,6 +1,9 @@
-"""An agent that comes back without its disk, with other keys, and one that slept while its gateway died."""
+"""An agent that comes back without its disk, one that slept while its gateway died, and a tunnel that hangs."""
 
+import json
+import os
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -8,6 +11,7 @@ from typing import Any
 import pytest
 from bgplb_lab import control, faults, observe
 from bgplb_lab.checks import UNPLANNED
+from bgplb_lab.fault_services import processes_in
 from bgplb_lab.probes import Prober
 from bgplb_lab.scenario import EDGE, OWNER, wait_for_move
 from bgplb_lab.world import World
@@ -100,3 +104,41 @@ def test_an_edge_that_slept_while_the_owner_died_moves_the_pool_once_when_it_wak
     faults.heal(whole_lab, "power-cut", OWNER)
     observe.wait_settled(whole_lab, LONG_S, OTHER)
     assert went(whole_lab, before) == UNPLANNED
+
+
+def tunnel_process(lab: World, node: str, gateway: str) -> int:
+    """The process behind the tunnel to that gateway."""
+    alias = f"bgplb:{gateway}"
+    listed = json.loads(lab.inside(node, "ip", "-j", "link", "show"))
+    device = next(link["ifname"] for link in listed if link.get("ifalias") == alias)
+    found = (pid for pid in processes_in(lab.pid(node), "wireguard-go") if device in command_line(pid))
+    return next(found)
+
+
+def command_line(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+
+
+def test_a_tunnel_process_that_hangs_on_the_edge_keeps_no_pool_from_leaving(
+    whole_lab: World, healthy: dict[str, Any]
+) -> None:
+    """Its interface is there, its socket takes what it is told, and nothing follows: no prefix can be taken from it."""
+    before = observe.wait_armed(whole_lab, LONG_S, OWNER)
+    pid = tunnel_process(whole_lab, EDGE, OWNER)
+    prober = Prober(whole_lab)
+    prober.wait_until(QUIET_PROBES)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        prober.wait_until(prober.due_now() + 6 * QUIET_PROBES)
+        run = prober.stop()
+        outage_ms = run.counts.outage_ms
+        print(f"outage {outage_ms:.0f} ms, {run.counts.lost} packets lost")
+        assert 0 < outage_ms < 1000, "an answer of the hung process is not waited for"
+        assert run.arrived_ns[-1] is not None
+        assert observe.pool(whole_lab)["state"] != "ActiveHealthy", "nobody can confirm that the old one may not send"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    observe.wait_settled(whole_lab, LONG_S, OTHER)
+    seen = observe.steering(whole_lab)
+    assert (seen.routes, seen.allowed) == ((OTHER,), (OTHER,))
+    assert went(whole_lab, before).count("ActiveHealthy") == 1
