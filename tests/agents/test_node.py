@@ -15,6 +15,8 @@ from dataplane.model import Link
 from fsm.records import AgentBase
 from orchestrator.agents import node as node_module
 from orchestrator.agents import node_state as project
+from orchestrator.agents.node_state import NodeState
+from orchestrator.agents.statefile import StateFileError
 from tests.agents.fakes import base, change, eventually
 from tests.agents.node_world import BASE_KEY, NodeWorld, gateway, node_pool
 
@@ -93,6 +95,24 @@ async def test_a_lost_state_directory_does_not_tear_down_what_carries_traffic(wo
         gone = [op for _, op in world.since(mark, "kernel") if isinstance(op, DeleteRoute | DeleteLink | DeleteRule)]
         assert gone == []
         assert world.since(mark, "wireguard") == [], "the living peer keeps its endpoint and its list"
+
+
+async def test_a_full_disk_keeps_a_gateway_from_nothing_and_is_named(world: NodeWorld) -> None:
+    """What it keeps there is only for a start without the store: the store tells it again."""
+
+    def full(state: NodeState) -> None:
+        raise StateFileError("node.json: can't be written: is the disk full?")
+
+    mail = node_pool(True, 2, ("192.0.2.64/26",))
+    async with gateway(world, announce=False) as agent:
+        agent._kept.save = full
+        world.tell(("mail", mail))
+        await eventually(lambda: world.announced() == {"mail"}, "the order")
+        await eventually(lambda: (r := world.seen()) is not None and any("disk full" in p for p in r.problems), "it")
+        agent._kept.save = world._save
+        await eventually(lambda: (r := world.seen()) is not None and not r.problems, "no problem", 5.0)
+    async with world.running() as again:
+        assert again._state.pools["mail"] == mail
 
 
 async def test_the_endpoint_of_a_living_peer_is_written_only_when_the_wish_changes(world: NodeWorld) -> None:
