@@ -214,7 +214,11 @@ class Precondition:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """observed/node/NAME/base"""
+    """observed/node/NAME/base
+
+    `lan_targets`, `lan_reached`: nodes on the cluster LAN that are asked, and that answer; `lan_answering`: the
+    addresses of some of these.
+    """
 
     instance: str
     ready: bool
@@ -223,6 +227,7 @@ class NodeReport:
     lan_reached: int = 0
     leaving: bool = False
     problems: tuple[str, ...] = ()
+    lan_answering: tuple[str, ...] = ()
     schema: int = SCHEMA
 
 

@@ -115,19 +115,26 @@ def _is_reached(report: EdgeReport | None, gateways: Iterable[str]) -> bool:
 
 
 def lan_is_lost(name: str, group: EdgeGatewaySpec, world: World) -> bool:
-    """It reaches no other node on the cluster LAN while another gateway does."""
+    """It reaches no other node on the cluster LAN while another gateway reaches one besides this one itself.
+
+    That a neighbour reached us says nothing once we don't reach it: it may have died since.
+    """
     report = world.node_reports.get(name)
     if report is None or not report.lan_targets or report.lan_reached:
         return False
     if _heartbeat(world.nodes.get(name)) is not Heartbeat.FRESH:
         return False
-    return any(_reaches_lan(other, group, world) for other in group.gateways if other != name)
+    record = world.nodes[name].record
+    own = record.lan_address if record is not None else ""
+    return any(_reaches_lan(other, own, group, world) for other in group.gateways if other != name)
 
 
-def _reaches_lan(name: str, group: EdgeGatewaySpec, world: World) -> bool:
+def _reaches_lan(name: str, but: str, group: EdgeGatewaySpec, world: World) -> bool:
     """It says so, is alive to say so, and no edge has just lost it: a dead neighbour's last word proves nothing."""
     report = world.node_reports.get(name)
-    if report is None or not report.lan_reached or _heartbeat(world.nodes.get(name)) is not Heartbeat.FRESH:
+    if report is None or not set(report.lan_answering) - {but}:
+        return False
+    if _heartbeat(world.nodes.get(name)) is not Heartbeat.FRESH:
         return False
     seen = [_witness(world.edge_reports.get(edge), name) for edge in seeing_edges(group, world)]
     return not any(w.session == Session.DOWN or w.probe == Probe.FAILING for w in seen)

@@ -41,6 +41,8 @@ RETRY_S = 0.3
 REVIVE_EVERY_S = 0.25
 TICK_S = 0.25
 DRAIN_WITHIN_S = 10.0
+NAMED_ON_LAN = 8
+"""Nodes that answer are reported by address, up to so many: some are enough to tell whose LAN is lost."""
 
 Log = Callable[..., None]
 
@@ -354,12 +356,14 @@ class NodeAgent:
         return "; ".join(self._problems.told())
 
     def _report(self) -> None:
+        reached = self._reach.reached()
         report = NodeReport(
             instance=self._instance,
             ready=bool(self._preconditions) and all(p.ok for p in self._preconditions),
             preconditions=self._preconditions,
             lan_targets=len(self._neighbours()),
-            lan_reached=len(self._reach.reached()),
+            lan_reached=len(reached),
+            lan_answering=tuple(sorted(reached)[:NAMED_ON_LAN]),
             leaving=self._leaving,
             problems=self._problems.told(),
         )

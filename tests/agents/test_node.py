@@ -337,7 +337,7 @@ async def test_the_lan_is_reported_as_soon_as_it_is_there_or_gone(world: NodeWor
             world.reach.now(*answering)
             report = world.seen()
             assert report is not None
-            assert (report.lan_targets, report.lan_reached) == (1, len(answering))
+            assert (report.lan_targets, report.lan_reached, report.lan_answering) == (1, len(answering), answering)
 
 
 async def test_leaving_waits_until_the_pool_is_somebody_elses_and_bird_has_let_it_go(world: NodeWorld) -> None:

@@ -22,7 +22,8 @@ class ModelGateway:
     obedient: bool = True
     """Its agent does what it is told; if not, it only lives."""
     lan_targets: int = 1
-    lan_reached: int = 1
+    lan: tuple[str, ...] = ("10.10.0.13",)
+    """Nodes on the cluster LAN that answer it."""
     leaving: bool = False
     good_since_s: float = 0.0
     lost_s: float | None = None

@@ -75,8 +75,9 @@ def test_edges_combine(words: list[Judgement], judgement: Judgement) -> None:
 # ---- one gateway in a world --------------------------------------------------------------------------------------
 
 GOOD = GatewayWitness("up", "passing", 0, True, "passing")
-NODE = NodeReport("1", True, lan_targets=1, lan_reached=1)
+NODE = NodeReport("1", True, lan_targets=1, lan_reached=1, lan_answering=("10.10.0.13",))
 FRESH_SIGHT = Sight(Heartbeat.FRESH, 0.1, 0.0, AgentRecord("x", "node", "1", "1"))
+LOCATED = AgentRecord("gw-a", "node", "1", "1", lan_address="10.10.0.11")
 GROUP = ModelWorld().group
 
 
@@ -178,7 +179,7 @@ def test_lan_lost_alone_is_unfit() -> None:
 
 
 def test_lan_lost_by_all_is_nobodys_fault() -> None:
-    reports = {"gw-a": replace(NODE, lan_reached=0), "gw-b": replace(NODE, lan_reached=0)}
+    reports = dict.fromkeys(("gw-a", "gw-b"), replace(NODE, lan_reached=0, lan_answering=()))
     assert gw_a(world(node_reports=reports)).judgement is J.HEALTHY
 
 
@@ -191,8 +192,12 @@ def test_lan_lost_by_all_is_nobodys_fault() -> None:
             node_reports=node(lan_reached=0),
             edge_reports={"edge-1": EdgeReport("1", {"gw-a": GOOD, "gw-b": GatewayWitness("down", "failing", 2)})},
         ),
+        world(
+            node_reports={**node(lan_reached=0), "gw-b": replace(NODE, lan_answering=("10.10.0.11",))},
+            nodes={"gw-a": replace(FRESH_SIGHT, record=LOCATED), "gw-b": FRESH_SIGHT},
+        ),
     ],
-    ids=["nobody to reach", "the other is silent", "the other was just lost"],
+    ids=["nobody to reach", "the other is silent", "the other was just lost", "the other may be lost, not told yet"],
 )
 def test_a_dead_neighbour_is_no_witness_of_the_lan(of: World) -> None:
     """The last report of a standby that was cut from power says that it reaches others: it proves nothing now."""

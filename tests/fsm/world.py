@@ -101,7 +101,7 @@ class ModelWorld:
             nodes={g.name: self._sight(g.alive, g.lost_s) for g in self.gateways.values()},
             edge_reports={e.name: EdgeReport("1", dict(e.witnesses), "up") for e in self.edges.values()},
             node_reports={
-                g.name: NodeReport("1", True, (), g.lan_targets, g.lan_reached, g.leaving)
+                g.name: NodeReport("1", True, (), g.lan_targets, len(g.lan), g.leaving, lan_answering=g.lan)
                 for g in self.gateways.values()
             },
             drains=self.drains,
