@@ -99,19 +99,22 @@ def combine(words: Sequence[Judgement]) -> Judgement:
 
 
 def seeing_edges(group: EdgeGatewaySpec, world: World) -> tuple[str, ...]:
-    """Edges whose word counts: with a fresh agent, and of those the ones that any gateway reaches, if there are some.
+    """Edges whose word counts: with a fresh agent, and of those the ones that are not cut off, if there are some.
 
     An edge that no gateway reaches while another one is reached has a fault of its own, and says nothing of gateways.
     """
     fresh = tuple(e.name for e in group.edges if _heartbeat(world.edges.get(e.name)) is Heartbeat.FRESH)
     if len(fresh) < 2:
         return fresh
-    return tuple(name for name in fresh if _is_reached(world.edge_reports.get(name), group.gateways)) or fresh
+    return tuple(name for name in fresh if not _is_cut_off(world.edge_reports.get(name), group.gateways)) or fresh
 
 
-def _is_reached(report: EdgeReport | None, gateways: Iterable[str]) -> bool:
-    witnesses = (report.gateways.get(name, UNSEEN) for name in gateways) if report is not None else ()
-    return any(w.session == Session.UP or w.probe in (Probe.PASSING, Probe.DOUBTFUL) for w in witnesses)
+def _is_cut_off(report: EdgeReport | None, gateways: Iterable[str]) -> bool:
+    """No gateway that it has a tunnel with is up or answers. One that has only begun to look does not know that yet."""
+    if report is None:
+        return False
+    witnesses = (report.gateways[name] for name in gateways if name in report.gateways)
+    return all(w.session != Session.UP and w.probe == Probe.FAILING for w in witnesses)
 
 
 def lan_is_lost(name: str, group: EdgeGatewaySpec, world: World) -> bool:

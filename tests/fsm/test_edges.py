@@ -1,5 +1,6 @@
 """Edges that cannot be asked, and groups of several: who has a say, who is told, what is said of it."""
 
+from fsm.records import GatewayWitness
 from fsm.types import PoolState
 from tests.fsm.world import ModelWorld, settled
 
@@ -96,6 +97,19 @@ def test_a_standby_that_one_edge_reaches_is_better_than_none() -> None:
     world.power_cut("gw-a")
     world.run(5)
     assert world.machine.owner == "gw-b" and world.edges["edge-1"].points_at == "gw-b"
+
+
+def test_an_edge_that_only_begins_to_look_has_a_say_and_says_nothing() -> None:
+    """Its agent was started anew: the owner may be well there, so the other edge alone decides nothing."""
+    world = settled(edges=("edge-1", "edge-2"))
+    world.link_cut("edge-2", "gw-a")
+    world.run(2)
+    world.edges["edge-1"].witnesses = {name: GatewayWitness() for name in world.gateways}
+    world.think()
+    assert world.state == S.ACTIVE_HEALTHY
+    world.edges["edge-1"].witnesses = {}
+    world.think()
+    assert world.machine.target == "gw-b", "one without a tunnel has none"
 
 
 def test_no_edge_reached_at_all_is_nobody_to_move_to() -> None:
