@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.agents import edge_state, revive
 from orchestrator.agents import node as node_module
-from orchestrator.agents import revive
 from orchestrator.agents.node_state import with_room
+from orchestrator.config.edge_agent import EdgeAgentConfig
 from tests.agents.fakes import EDGES, base, eventually
 from tests.agents.node_world import NodeWorld, node_pool
 
@@ -71,6 +72,22 @@ async def test_each_edge_has_a_tunnel_a_table_a_mark_and_a_session(world: NodeWo
             assert world.wireguard.allowed(device, key) == {"0.0.0.0/0"}
         neighbors = [line.split() for line in world.applier.text.splitlines() if "neighbor" in line]
         assert [(words[1], words[-1]) for words in neighbors] == [("10.77.0.0", "64512;"), ("10.77.0.2", "64514;")]
+
+
+@pytest.mark.parametrize(
+    ("edge", "own", "gateway"),
+    [
+        ("edge-1", {"10.77.1.0/31", "fd77:0:0:1::/127", "10.77.255.0/32", "fd77:0:0:ff::1/128"}, "10.77.1.1/32"),
+        ("edge-2", {"10.77.1.2/31", "fd77:0:0:1::2/127", "10.77.255.1/32", "fd77:0:0:ff::2/128"}, "10.77.1.3/32"),
+    ],
+)
+def test_each_edge_has_the_other_end_and_a_source_of_probes_of_its_own(edge: str, own: set[str], gateway: str) -> None:
+    told = base("edge", edge, (*WEB, "2001:db8:2::/64"), edges=EDGES)
+    config = EdgeAgentConfig.model_validate({"name": edge, "etcd": {"endpoints": ["http://127.0.0.1:1"]}})
+    state = edge_state.kernel_state(config, edge_state.EdgeState("parking", told), {})
+    assert {address.cidr for address in state.addresses if address.device == "bgplb-g1"} == own
+    assert gateway in edge_state.own_prefixes(told.tunnels[1])
+    assert [tunnel.port for tunnel in told.tunnels] == [51820, 51821], "the same at each edge: it is another machine"
 
 
 async def test_an_answer_follows_its_connections_mark_before_its_source(world: NodeWorld) -> None:
