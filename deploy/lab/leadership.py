@@ -2,6 +2,8 @@
 
 import base64
 import json
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -59,7 +61,10 @@ class StoreWatch:
         machine = root_machine(world)
         argv = ["nice", "-n", "-10", *control.enter(world.pid(machine), command, whole=True)]
         environment |= {"PATH": control.SERVICE_PATH}
-        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment)
+        # A group of its own: what enters a process namespace starts a child there, and both have to go.
+        self.process = subprocess.Popen(
+            argv, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        )
         self.reader = threading.Thread(target=self.read, name="store watch", daemon=True)
         self.reader.start()
 
@@ -67,7 +72,7 @@ class StoreWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
+        os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.reader.join()
 
