@@ -132,13 +132,15 @@ class RouteWatch:
         text = self.out.read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
+    def stamps(self, t0_ns: int, event: str, table: int, prefix: str) -> list[int]:
+        """Stamps in ns of all such events after `t0_ns`."""
+        wanted = (event, table, prefix)
+        same = (e for e in self.events() if (e["event"], e.get("table"), e.get("prefix")) == wanted)
+        return [int(event["t_ns"]) for event in same if event["t_ns"] >= t0_ns]
+
     def first_after(self, t0_ns: int, event: str, table: int, prefix: str) -> int | None:
         """Stamp in ns of the first such event after `t0_ns`, or None."""
-        wanted = (event, table, prefix)
-        for line in self.events():
-            if (line["event"], line.get("table"), line.get("prefix")) == wanted and line["t_ns"] >= t0_ns:
-                return int(line["t_ns"])
-        return None
+        return next(iter(self.stamps(t0_ns, event, table, prefix)), None)
 
     def stop(self) -> None:
         """End it."""
@@ -157,6 +159,11 @@ class RouteWatches:
         stamps = [watch.first_after(t0_ns, event, table, prefix) for watch in self.watches]
         known = [stamp for stamp in stamps if stamp is not None]
         return max(known) if len(known) == len(stamps) else None
+
+    def sessions_lost(self, t0_ns: int, gateway: str) -> int:
+        """How often after `t0_ns` edges lost their session with a gateway."""
+        prefix = topology.PROBE_PREFIXES[gateway]
+        return sum(len(watch.stamps(t0_ns, "del", topology.SIGNAL_TABLE, prefix)) for watch in self.watches)
 
     def stop(self) -> None:
         """End them."""

@@ -135,6 +135,7 @@ class Cut:
     executed: int = 0
     adopted_s: float | None = None
     outage_by_family: Mapping[str, float] = field(default_factory=dict)
+    flaps: int = 0
 
 
 def bench_json(cuts: Sequence[Cut], without: str | None = None, profile: str = "fast") -> dict[str, Any]:
@@ -142,7 +143,7 @@ def bench_json(cuts: Sequence[Cut], without: str | None = None, profile: str = "
 
     `profile`: the manifests' word for how soon a dead gateway is noticed; `without`: the part that was missing at each
     cut; `plan_executed`: how often each run's record says that the edge moved the pool by itself; `adopted_s`: from the
-    missing part's start to the settled record.
+    missing part's start to the settled record; `flaps`: sessions lost with the gateway that nothing was done to.
     """
     ratios = [cut.outage_ms / cut.floor_ms for cut in cuts]
     return {
@@ -169,6 +170,7 @@ def bench_json(cuts: Sequence[Cut], without: str | None = None, profile: str = "
         "return_transitions": [cut.return_transitions for cut in cuts],
         "drain_lost": [cut.drain_lost for cut in cuts],
         "plan_executed": [cut.executed for cut in cuts],
+        "flaps": [cut.flaps for cut in cuts],
         "adopted_s": [None if cut.adopted_s is None else round(cut.adopted_s, 3) for cut in cuts],
         "phases_ms": [dict(cut.phases_ms) for cut in cuts],
     }
@@ -192,6 +194,7 @@ def bench_table(document: Mapping[str, Any]) -> Table:
         "transitions on its return": "return_transitions",
         "lost in the drain back": "drain_lost",
         "moves by the edge itself": "plan_executed",
+        "sessions lost without a cause": "flaps",
         "adopted after (s)": "adopted_s",
     }
     for name, key in named.items():

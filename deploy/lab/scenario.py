@@ -348,12 +348,13 @@ def bench_failover(world: World, runs: int, keep: bool = False, without: Without
         watch = RouteWatches(world)
         for number in range(1, runs + 1):
             before = observe.wait_armed(world, MOVE_TIMEOUT_S, OWNER)
+            began_ns = time.monotonic_ns()
             cut = cut_and_return(world, watch, before, lambda: None, Absence(without))
             if cut.floor_ms is None:
                 raise LabError(f"run {number}: the edge never dropped the unmanaged prefix {topology.FLOOR_PREFIX}")
             Absence(without).check_adopted(cut.executed)
             drain = drain_back(world, 2_500, 500)
-            cuts.append(cut_of(cut, cut.floor_ms, drain))
+            cuts.append(cut_of(cut, cut.floor_ms, drain, watch.sessions_lost(began_ns, other_than(OWNER))))
             ratio = cut.outage.outage_ms / cut.floor_ms
             world.say(
                 f"run {number} of {runs}: outage {cut.outage.outage_ms:.0f} ms, floor {cut.floor_ms:.1f} ms, "
@@ -363,8 +364,8 @@ def bench_failover(world: World, runs: int, keep: bool = False, without: Without
     return report.bench_json(cuts, without, world.profile)
 
 
-def cut_of(cut: PowerCut, floor_ms: float, drain: Drain) -> report.Cut:
-    """The figures of one run of the bench."""
+def cut_of(cut: PowerCut, floor_ms: float, drain: Drain, flaps: int) -> report.Cut:
+    """The figures of one run of the bench. `flaps`: sessions lost with the gateway that nothing was done to."""
     outage = cut.outage
     return report.Cut(
         floor_ms=floor_ms,
@@ -380,4 +381,5 @@ def cut_of(cut: PowerCut, floor_ms: float, drain: Drain) -> report.Cut:
         phases_ms=phases_of(cut),
         executed=cut.executed,
         adopted_s=cut.adopted_s,
+        flaps=flaps,
     )

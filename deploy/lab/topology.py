@@ -41,6 +41,8 @@ SIGNAL_TABLE = 10177
 BFD_INTERVAL_MS, BFD_MULTIPLIER = 50, 3
 
 GATEWAYS = ("gw-a", "gw-b")
+PROBE_PREFIXES = dict(zip(GATEWAYS, ("10.78.0.1/32", "10.78.0.2/32"), strict=True))
+"""What each gateway announces as long as its session lives, whatever it owns."""
 ETCD = {"etcd-1": "10.99.0.11", "etcd-2": "10.99.0.12", "etcd-3": "10.99.0.13"}
 ORCHESTRATORS = ("orch-1", "orch-2", "orch-3")
 FABRIC = "fabric"

@@ -139,7 +139,7 @@ def cut(floor_ms: float, outage_ms: float) -> report.Cut:
 
 def test_the_bench_takes_the_median_of_the_ratios_and_the_nearest_rank() -> None:
     document = report.bench_json([cut(100.0, 110.0), cut(200.0, 204.0), cut(100.0, 130.0)], None, "lan")
-    assert document["profile"] == "lan"
+    assert document["profile"] == "lan" and document["flaps"] == [0, 0, 0]
     assert document["ratio"] == [1.1, 1.02, 1.3]
     assert (document["ratio_median"], document["ratio_p99"], document["ratio_worst"]) == (1.1, 1.3, 1.3)
     assert (document["floor_ms"], document["outage_ms"]) == ([100.0, 200.0, 100.0], [110.0, 204.0, 130.0])
