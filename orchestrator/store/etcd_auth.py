@@ -22,8 +22,8 @@ from orchestrator.store.auth import (
     Step,
     TakeRole,
 )
-from orchestrator.store.etcd_login import Login, Tls
-from orchestrator.store.etcd_members import Member, Members, Metadata, NotConnected
+from orchestrator.store.etcd_login import Login, NotConnected, Tls
+from orchestrator.store.etcd_members import Member, Members, Metadata
 from orchestrator.store.port import Refused
 from orchestrator.store.stubs import etcd_pb2 as pb
 from orchestrator.store.stubs import etcd_pb2_grpc as rpc

@@ -6,7 +6,8 @@ from collections import deque
 import grpc
 import grpc.aio
 
-from orchestrator.store.etcd_members import Member, Members, NotConnected, wants_new_token
+from orchestrator.store.etcd_login import NotConnected
+from orchestrator.store.etcd_members import Member, Members, wants_new_token
 from orchestrator.store.port import LeaseLost, Refused, StoreError, Unavailable
 from orchestrator.store.stubs import etcd_pb2 as pb
 

@@ -15,7 +15,7 @@ from orchestrator.store.stubs import etcd_pb2_grpc as rpc
 
 _READ_AGAIN_S = 1.0
 """How often what we log in with is read again while something is wrong with it."""
-_LONGEST_S = 5.0
+LONGEST_S = 5.0
 """etcd hashes each password that it is shown, at a cost that it sets: a busy machine may take seconds over it."""
 
 
@@ -43,8 +43,12 @@ ReadAgain = Callable[[Login], Login]
 """Told what we log in with, answers what the files say now; raises OSError for files that can't be used."""
 
 
-class LogInUnderWay(Exception):
-    """A log-in takes longer than one try may; it goes on by itself. Never leaves the client."""
+class NotConnected(Exception):
+    """No connection to this member yet; nothing was sent. Never leaves the client."""
+
+
+class LogInUnderWay(NotConnected):
+    """A log-in takes longer than one try may; it goes on by itself."""
 
 
 class LogIn:
@@ -120,7 +124,7 @@ class LogIn:
                     f"log-in of {name!r} at {endpoint}: {text}; check user and password{self.unreadable}"
                 ) from error
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                self._limit_s = min(2 * self._limit_s, _LONGEST_S)
+                self._limit_s = min(2 * self._limit_s, LONGEST_S)
             if "authentication is not enabled" not in text:
                 raise
             self._open_to_all = True

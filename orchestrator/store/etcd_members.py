@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 
 from fsm.ports import Clock
-from orchestrator.store.etcd_login import LogIn, Login, LogInUnderWay, ReadAgain, Tls
+from orchestrator.store.etcd_login import LONGEST_S, LogIn, Login, LogInUnderWay, NotConnected, ReadAgain, Tls
 from orchestrator.store.port import Indeterminate, LeaseLost, Refused, StoreError, Unavailable
 from orchestrator.store.stubs import etcd_pb2_grpc as rpc
 
@@ -37,10 +37,6 @@ _LONGEST_PAUSE_S = 0.1
 
 _TOKEN_TEXTS = ("invalid auth token", "revision of auth store is old", "user name is empty")
 _NOT_APPLIED_TEXTS = ("etcdserver: no leader", "etcdserver: too many requests")
-
-
-class NotConnected(Exception):
-    """No connection to this member yet; nothing was sent. Never leaves the client."""
 
 
 class Member:
@@ -192,10 +188,7 @@ class Members:
 
         ``hasleader`` makes a member that lost its quorum say so at once instead of hanging or going deaf.
         """
-        try:
-            token = await self._log_in.token(member.auth, member.endpoint)
-        except LogInUnderWay as error:
-            raise NotConnected(str(error)) from error
+        token = await self._log_in.token(member.auth, member.endpoint)
         leader: Metadata = (("hasleader", "true"),)
         return leader if token is None else (*leader, ("token", token))
 
@@ -210,9 +203,11 @@ class Members:
         """Call until a member answers or the call's time is over.
 
         With ``write`` a try whose outcome is unknown ends the call with `Indeterminate`; otherwise it is repeated.
+        While a log-in takes its time the call is given up to 5 s more: nothing else could be answered before it.
         Raises `Unavailable`, `Indeterminate`, `Refused`, `LeaseLost`.
         """
         end = self.clock.now() + self.call_timeout_s
+        longest = end + LONGEST_S
         pause_s = _FIRST_PAUSE_S
         last = "no try was made"
         while (left_s := end - self.clock.now()) > 0:
@@ -224,6 +219,9 @@ class Members:
                 sent = True
                 # gRPC itself ends the call at this deadline, so no other time limit is needed around it.
                 return await invoke(member, metadata, min(max(end - self.clock.now(), 0.001), self.attempt_timeout_s))
+            except LogInUnderWay as error:
+                last = str(error)
+                end = min(self.clock.now() + self.call_timeout_s, longest)
             except NotConnected as error:
                 last = str(error)
             except grpc.aio.AioRpcError as error:

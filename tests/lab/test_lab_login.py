@@ -38,19 +38,22 @@ def lab(request: pytest.FixtureRequest) -> Iterator[World]:
             world.down()
 
 
-def fail_over(lab: World, missing: Without) -> PowerCut:
-    """A power cut by plan, its adoption, the return and the way back; checks all but the time that it took."""
+def fail_over(lab: World, missing: Without | None) -> PowerCut:
+    """A power cut by plan, its adoption, the return and the way back; checks all but the time that it took.
+
+    With a leader at work it is the leader who records the move, and nothing is left to adopt.
+    """
     settled_at_owner(lab, "a test begins")
     before = observe.wait_armed(lab, MOVE_TIMEOUT_S, OWNER)
     watch = RouteWatch(lab, EDGE)
     cut = cut_and_return(lab, watch, before, lambda: None, Absence(missing))
     watch.stop()
-    assert cut.executed == 1, "the edge's own move is adopted, once"
+    assert missing is None or cut.executed == 1, "the edge's own move is adopted, once"
     assert observe.states_since(cut.after, observe.last_seq(before)) == UNPLANNED
     assert absence.executed(cut.returned, observe.last_seq(cut.after)) == 0
     assert cut.recovery.lost == 0
-    drain = drain_back(lab, 4_000, 500)
-    assert (drain.counts.sent, drain.counts.lost) == (4_000, 0)
+    drain = drain_back(lab, 2_500, 500)
+    assert (drain.counts.sent, drain.counts.lost) == (2_500, 0)
     return cut
 
 
@@ -70,7 +73,7 @@ def strangers_are_refused(lab: World) -> None:
 
 @pytest.mark.parametrize("lab", [Auth.CERTIFICATE], indirect=True)
 def test_a_pool_fails_over_and_back_with_certificates(lab: World) -> None:
-    cut = fail_over(lab, Without.ORCHESTRATORS)
+    cut = fail_over(lab, None)
     assert cut.floor_ms is not None
     assert cut.outage.outage_ms - cut.outage.sched_gap_ms <= 1.3 * cut.floor_ms
     strangers_are_refused(lab)
