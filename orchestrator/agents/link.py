@@ -333,7 +333,7 @@ class AgentLink:
             await self._clock.sleep(LOOK_EVERY_S)
             silent_s = self._clock.now() - self._heard_s
             if not silent and silent_s > SILENT_AFTER_S:
-                self._log("the store does not answer", silent_s=round(silent_s, 1))
+                self._log("the store does not answer", silent_s=round(silent_s, 1), reason=self._heartbeat.failure)
             elif silent and silent_s <= SILENT_AFTER_S:
                 self._log("the store answers again")
             silent = silent_s > SILENT_AFTER_S

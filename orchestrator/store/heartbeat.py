@@ -44,6 +44,8 @@ class Heartbeat:
         """Number of the last beat sent."""
         self.failures = 0
         """Beats that the store did not confirm."""
+        self.failure = ""
+        """What the last of them met with."""
 
     @property
     def key(self) -> str:
@@ -76,8 +78,9 @@ class Heartbeat:
             self._session.report_lost(lease_id)
             self.failures += 1
             return False
-        except (Unavailable, Indeterminate):
+        except (Unavailable, Indeterminate) as error:
             self.failures += 1
+            self.failure = str(error)
             return False
         self._commits.append(revision)
         if self.on_commit is not None:
