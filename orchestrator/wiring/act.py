@@ -46,9 +46,10 @@ from orchestrator.store.opening import open_store
 from orchestrator.store.port import Store
 from orchestrator.wiring.hardening import make_folder
 from orchestrator.wiring.memory import STORE_STATE, recollection
-from orchestrator.wiring.metrics import agent_metrics, registry_of
+from orchestrator.wiring.metrics import agent_metrics
 from orchestrator.wiring.possession import take_network
 from orchestrator.wiring.process import DONE, VERSION, first_end, new_id, settle_memory, until_signalled
+from orchestrator.wiring.registry import registry_of
 
 EDGE_STATE, NODE_STATE = "edge.json", "node.json"
 BIRD_TIMEOUT_S = 1.0

@@ -35,8 +35,8 @@ from orchestrator.store.port import Refused, Store, StoreChanged
 from orchestrator.store.records import decode
 from orchestrator.wiring.hardening import make_folder
 from orchestrator.wiring.memory import recollection
-from orchestrator.wiring.metrics import Collected
 from orchestrator.wiring.process import DONE, VERSION, first_end, new_id, settle_memory, stamp, until_signalled
+from orchestrator.wiring.registry import Collected
 
 REPAIR_EVERY_S = 10.0
 REFUSED_PAUSE_S = 2.0

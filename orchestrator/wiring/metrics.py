@@ -1,9 +1,8 @@
-"""From running daemons to the values that their metrics are made of."""
+"""From running agents to the values that their metrics are made of."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from fsm.records import EdgePoolReport, EdgeReport, NodePoolReport, NodeReport
@@ -15,24 +14,6 @@ from orchestrator.store.keys import Keys
 from orchestrator.store.records import decode
 
 T = TypeVar("T")
-
-
-class Collected:
-    """A collector that makes its metrics when it is asked."""
-
-    def __init__(self, make: Callable[[], Iterable[Metric]]) -> None:
-        self._make = make
-
-    def collect(self) -> Iterable[Metric]:
-        """All of them."""
-        return self._make()
-
-
-def registry_of(make: Callable[[], Iterable[Metric]]) -> CollectorRegistry:
-    """A registry with these metrics alone."""
-    registry = CollectorRegistry()
-    registry.register(Collected(make))
-    return registry
 
 
 def agent_metrics(

@@ -25,7 +25,8 @@ from orchestrator.store.lease import Session
 from orchestrator.store.port import Put
 from orchestrator.store.records import decode, encode
 from orchestrator.wiring import decide
-from orchestrator.wiring.metrics import agent_metrics, registry_of
+from orchestrator.wiring.metrics import agent_metrics
+from orchestrator.wiring.registry import registry_of
 from tests.agents.edge_world import EdgeWorld
 from tests.agents.fakes import KEYS, WEB, RealClock, eventually
 from tests.agents.node_world import NodeWorld
