@@ -2,23 +2,37 @@
 
 import base64
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 import yaml
 from bgplb_lab import configs
 
-from tests.contract.auth.guarded import PEOPLE, Guarded, Login
+from orchestrator.cli.main import app
+from tests.contract.auth.guarded import PEOPLE, REPOSITORY, Guarded, Login
 from tests.wiring.box import BGPLB, PYTHON, Box, Daemon, need
 from tests.wiring.test_daemons import remembered
 
 pytestmark = [pytest.mark.root]
 
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Every command that does something, by its words."""
+    inner = getattr(command, "commands", {})
+    for name, each in inner.items():
+        yield from leaves(each, (*path, name))
+    if not inner:
+        yield " ".join(path)
+
+
 RAW_KEY = b"marker of a private key".ljust(32, b"\x07")
 WIREGUARD_KEY = base64.b64encode(RAW_KEY).decode()
 TYPED = "marker-typed-where-it-does-not-belong"
+LEAVES = set(leaves(typer.main.get_command(app))) | {"edge-agent", "node-agent"}
 METRICS = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())"
 
 
@@ -31,6 +45,10 @@ class Scene:
     def __init__(self, box: Box, gateway: Box, folder: Path, login: Login) -> None:
         self.box, self.gateway, self.seen = box, gateway, dict[str, str]()
         self.daemons: dict[str, Daemon] = {}
+        self.files: dict[str, Path] = {}
+        """Each daemon's configuration."""
+        self.commands: set[str] = set()
+        """The commands that were run, by their first words."""
         box.wire(gateway, "10.99.0.1/24", "10.99.0.2/24")
         store_folder = folder / "store"
         store_folder.mkdir()
@@ -80,7 +98,16 @@ class Scene:
         """A command to its end; all that it prints is kept."""
         done = self.box.run(*BGPLB, *command, check=False)
         self.seen[what] = done.stdout + done.stderr
+        typed = " ".join(command)
+        self.commands.add(max((leaf for leaf in LEAVES if f"{typed} ".startswith(f"{leaf} ")), key=len, default=""))
         return done.returncode
+
+    def start(self, role: str) -> None:
+        """Start a daemon on its machine, and wait until the store knows it."""
+        machine = self.gateway if role == "node-agent" else self.box
+        daemon = self.daemons[role] = machine.bgplb(role, self.files[role])
+        self.commands.add(role)
+        self.box.wait(lambda: daemon.events("registered"), f"registration: {daemon.log.read_text()}")
 
 
 @pytest.fixture(params=["password", "certificate"])
@@ -103,14 +130,13 @@ def at_work(scene: Scene) -> None:
     for name, text in configs.manifests().items():
         (manifests / name).write_text(text)
     orchestrator = scene.settings("orchestrator", "bgplb-orchestrator-orch-1", manifests=str(manifests))
-    scene.daemons["orchestrator"] = box.bgplb("orchestrator", scene.write(orchestrator))
-    machines = (("edge-agent", "bgplb-edge-edge-1", box), ("node-agent", "bgplb-node-gw-a", scene.gateway))
-    for role, user, machine in machines:
+    scene.files["orchestrator"] = scene.write(orchestrator)
+    scene.start("orchestrator")
+    for role, user in (("edge-agent", "bgplb-edge-edge-1"), ("node-agent", "bgplb-node-gw-a")):
         remembered(box, role)
-        scene.daemons[role] = machine.bgplb(role, scene.write(scene.settings(role, user)))
+        scene.files[role] = scene.write(scene.settings(role, user))
+        scene.start(role)
     box.start("bird", "-f", "-c", "/run/edge-agent/bird/bird.conf", "-s", "/run/edge-agent/bird.ctl", name="bird")
-    for daemon in scene.daemons.values():
-        box.wait(lambda d=daemon: d.events("registered"), f"registration: {daemon.log.read_text()}")  # type: ignore[misc]
     box.wait(lambda: "bgplb-g0" in box.links() and "bgplb-e0" in scene.gateway.links(), "the tunnels")
 
 
@@ -158,9 +184,63 @@ asyncio.run(main())
 """
 
 
+def every_command(scene: Scene) -> None:
+    """All that were not run yet, as the operator and as root; some are refused, and say why."""
+    cli = ("--config", str(scene.write({"etcd": scene.store.section("bgplb-operator-alice")})))
+    root = ("--config", str(scene.write({"etcd": scene.store.section("root")})))
+    pool, why = configs.POOL["metadata"]["name"], ("--reason", "a test")
+    scene.run("version", "version")
+    scene.run("table", "fsm", "table")
+    for order in ("drain", "hold", "release"):
+        scene.run(f"pool {order}", "pool", order, pool, *why, *cli)
+    scene.run("pool move", "pool", "move", pool, "--to", "gw-b", *why, *cli)
+    scene.run("undrain", "gateway", "undrain", "gw-a", *why, *cli)
+    for form in ("table", "yaml", "mermaid", "dot"):
+        scene.run(f"dump as {form}", "fsm", "dump", "-o", form, *cli)
+    scene.run("manifests check", "manifests", "check", str(scene.box.folder / "manifests"))
+    scene.run("manifests apply", "manifests", "apply", str(scene.box.folder / "manifests"), *cli)
+    for role, file in scene.files.items():
+        scene.run(f"example of {role}", "config", "example", role)
+        scene.run(f"check of {role}", "config", "check", role, str(file))
+    for verb in ("init", "accept"):
+        scene.run(f"store {verb} by the operator", "store", verb, *cli)
+        scene.run(f"store {verb}", "store", verb, *root)
+
+
+def suffer(scene: Scene) -> None:
+    """What happens to daemons: killed, crashed, told to end; the store gone and back, a log-in spoilt meanwhile."""
+    box = scene.box
+    for role, number in (
+        ("node-agent", signal.SIGKILL),
+        ("edge-agent", signal.SIGABRT),
+        ("orchestrator", signal.SIGTERM),
+    ):
+        scene.daemons[role].terminate(20.0, number)
+        scene.start(role)
+    assert not [path for folder in (box.folder, REPOSITORY) for path in folder.glob("core*")]
+    secret = Path(
+        str(scene.store.section("bgplb-edge-edge-1").get("key") or f"{scene.store.folder}/passwords/bgplb-edge-edge-1")
+    )
+    secret.chmod(0o640)
+    scene.store.cluster.kill(0)
+    box.wait(lambda: "others may read" in scene.daemons["edge-agent"].log.read_text(), "the edge's complaint", 30)
+    scene.store.cluster.start(0)
+    secret.chmod(0o600)
+    sequence = "heartbeats/edge/edge-1"
+    root = str(scene.write({"etcd": scene.store.section("root")}))
+    box.wait(lambda: sequence in box.run(PYTHON, "-c", DUMP, root, check=False).stdout, "the edge to be back", 30)
+
+
+def clean_up(scene: Scene) -> None:
+    """The commands for the end, and their refusals."""
+    for role in ("edge-agent", "node-agent"):
+        scene.run(f"cleanup beside a running {role}", role, "cleanup", "--config", str(scene.files[role]))
+        scene.daemons[role].terminate(20.0)
+        scene.run(f"cleanup of the {role}", role, "cleanup", "--config", str(scene.files[role]))
+
+
 def go_wrong(scene: Scene) -> None:
     """Every secret where it is refused: readable by others, damaged, wrong, typed into the wrong place."""
-    scene.daemons["edge-agent"].terminate()  # two agents can't share a machine
     folder = scene.box.folder
     user = "bgplb-edge-edge-2"
     fit = scene.settings(
@@ -202,10 +282,8 @@ def go_wrong(scene: Scene) -> None:
         fails("no password", 3, etcd={**fit["etcd"], "password_file": file("empty.secret", "\n")})
 
 
-def test_no_secret_comes_out(scene: Scene) -> None:
-    at_work(scene)
-    look_everywhere(scene)
-    go_wrong(scene)
+def nothing_is_seen(scene: Scene) -> None:
+    """No secret in anything that came out."""
     for log in sorted([*scene.box.folder.glob("*.log"), *scene.store.cluster.folder.glob("*.log")]):
         scene.seen[log.name] = log.read_text(errors="replace")
     assert len(scene.secrets()) >= 8
@@ -216,6 +294,27 @@ def test_no_secret_comes_out(scene: Scene) -> None:
         if secret in text
     }
     assert found == set()
+
+
+def test_no_secret_comes_out(scene: Scene) -> None:
+    at_work(scene)
+    look_everywhere(scene)
+    scene.daemons["edge-agent"].terminate()  # two agents can't share a machine
+    go_wrong(scene)
+    nothing_is_seen(scene)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(400)
+def test_no_secret_comes_out_of_any_command_or_fault(scene: Scene) -> None:
+    at_work(scene)
+    look_everywhere(scene)
+    every_command(scene)
+    suffer(scene)
+    look_everywhere(scene)
+    clean_up(scene)
+    assert scene.commands - {""} == LEAVES, "a command that is new has to be looked at too"
+    nothing_is_seen(scene)
 
 
 def test_the_look_sees_something(scene: Scene) -> None:
