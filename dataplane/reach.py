@@ -35,7 +35,7 @@ class Reach:
         self._device = device
         self._namespace = namespace
         self.on_change: Callable[[], None] = lambda: None
-        """Called from the event loop when `reached` differs from what it was; must not block or raise."""
+        """Called from the event loop when `reached` or `judged` differ from what they were; must not block or raise."""
         self._addresses: tuple[str, ...] = ()
         self._interval_s = 0.05
         self._rounds = ProbeWindow(self._interval_s)
@@ -43,7 +43,7 @@ class Reach:
         """Questions to each address since its last answer; one that never answered is absent."""
         self._sockets: dict[bool, EchoSocket] = {}
         self._round = 0
-        self._told: frozenset[str] = frozenset()
+        self._told: tuple[bool, frozenset[str]] = (False, frozenset())
 
     def watch(self, addresses: Iterable[str], interval_ms: int) -> None:
         """Ask these from now on, a round every so many milliseconds; what others answered is forgotten."""
@@ -60,6 +60,11 @@ class Reach:
             return frozenset()
         # The newest question may still be on its way.
         return frozenset(address for address, missed in self._missed.items() if missed <= LOST_AFTER)
+
+    def judged(self) -> bool:
+        """Whether `reached` says something yet: somebody has answered, or enough rounds went by."""
+        self._collect()
+        return bool(self._missed) or self._rounds.evaluate(self._clock.now()).missed >= LOST_AFTER
 
     async def run(self) -> None:
         """Ask until cancelled. A missing device or address is no error: the questions are then unanswered."""
@@ -123,9 +128,9 @@ class Reach:
             self._rounds.answered(number, self._clock.now())
 
     def _tell(self) -> None:
-        reached = self.reached()
-        if reached != self._told:
-            self._told = reached
+        now = (self.judged(), self.reached())
+        if now != self._told:
+            self._told = now
             self.on_change()
 
     async def _pause_until(self, instant: float) -> None:

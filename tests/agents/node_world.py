@@ -40,6 +40,7 @@ class FakeReach:
     answering: set[str] = field(default_factory=set)
     watched: list[str] = field(default_factory=list)
     every_ms: int = 0
+    asked_enough: bool = True
     on_change: Callable[[], None] = lambda: None
 
     def watch(self, targets: Iterable[str], interval_ms: int) -> None:
@@ -47,6 +48,9 @@ class FakeReach:
 
     def reached(self) -> set[str]:
         return self.answering & set(self.watched)
+
+    def judged(self) -> bool:
+        return self.asked_enough
 
     def now(self, *answering: str) -> None:
         """These answer from now on, and nobody else."""

@@ -340,6 +340,18 @@ async def test_the_lan_is_reported_as_soon_as_it_is_there_or_gone(world: NodeWor
             assert (report.lan_targets, report.lan_reached, report.lan_answering) == (1, len(answering), answering)
 
 
+async def test_an_agent_that_has_just_started_does_not_seem_to_have_lost_its_lan(world: NodeWorld) -> None:
+    """Nobody had time to answer: with a neighbour that reaches others, it would lose its pools for being started."""
+    world.reach.asked_enough = False
+    async with gateway(world):
+        report = world.seen()
+        assert report is not None and (report.lan_targets, report.lan_reached) == (0, 0)
+        world.reach.asked_enough = True
+        world.reach.now()
+        report = world.seen()
+        assert report is not None and (report.lan_targets, report.lan_reached) == (1, 0)
+
+
 async def test_leaving_waits_until_the_pool_is_somebody_elses_and_bird_has_let_it_go(world: NodeWorld) -> None:
     async with gateway(world) as agent:
         leaving = asyncio.create_task(agent.leave())

@@ -79,6 +79,17 @@ async def test_a_lan_that_falls_silent_is_told_after_three_rounds(lan: tuple[str
         assert clock.now() - began_s > 2 * 0.2
 
 
+async def test_before_anybody_could_answer_it_says_nothing(lan: tuple[str, str]) -> None:
+    for addresses in ([NEAR], [ABSENT]):
+        reach = Reach(BoottimeClock(), device="lan0", namespace=lan[0])
+        reach.watch(addresses, 20)
+        assert not reach.judged()
+        async with asking(reach) as told:
+            await eventually(reach.judged, "a judgement")
+            await eventually(lambda: bool(told), "a word about it")
+            assert told == [{NEAR} & set(addresses)]
+
+
 async def test_standing_still_itself_it_blames_nobody(lan: tuple[str, str]) -> None:
     reach = Reach(BoottimeClock(), device="lan0", namespace=lan[0])
     reach.watch([NEAR], 20)
