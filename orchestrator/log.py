@@ -4,11 +4,12 @@ import logging
 import re
 import sys
 from collections.abc import MutableMapping
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 
 from fsm.records import HistoryEntry
+from orchestrator.log_stream import LossyStream
 
 REDACTED = "(redacted)"
 _SECRET_WORDS = frozenset({"key", "password", "passphrase", "secret", "token"})
@@ -21,9 +22,10 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 def configure(level: str, format_: str, *, role: str, name: str, stream: TextIO | None = None) -> None:
     """Set the log of this process up; `level` and `format_` as in the configuration's section `log`.
 
-    Every line carries `role` and `name`. Lines of libraries go the same way, from `warning` on.
+    Every line carries `role` and `name`. Lines of libraries go the same way, from `warning` on. Without `stream` it is
+    standard error, which is never waited for.
     """
-    out = stream if stream is not None else sys.stderr
+    out = stream if stream is not None else cast(TextIO, LossyStream(sys.stderr.fileno()))
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
