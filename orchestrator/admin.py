@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 SOCKET_MODE = 0o660
 MAX_REQUEST_BYTES = 4096
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -92,7 +94,8 @@ class AdminServer:
         if command is None:
             return _json({"error": f"cmd is one of {', '.join(sorted(self._commands))}"})
         try:
-            return _json(await command(request))
+            # In a thread, since an answer may be megabytes, and the commands' loop has other work to do.
+            return await asyncio.to_thread(_json, await command(request))
         except CommandRefused as error:
             return _json({"error": str(error)})
 
@@ -154,4 +157,4 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes | None:
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return msgspec.json.encode(value)

@@ -69,6 +69,10 @@ class Mirror:
         """All keys of the copy that start with this prefix, in order of key."""
         return tuple(kv for key, kv in sorted(self._items.items()) if key.startswith(prefix))
 
+    def snapshot(self) -> dict[str, KeyValue]:
+        """The whole copy by key, as it is now: for somebody who takes his time."""
+        return dict(self._items)
+
     async def run(self) -> None:
         """Mirror for ever; cancel it to stop. Raises `StoreChanged` or `Refused`; outlives everything else."""
         while True:

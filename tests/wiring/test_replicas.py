@@ -1,16 +1,19 @@
 """Whole orchestrators, put together as the command does it, on a fake store: who leads, and what its loss changes."""
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from orchestrator import view
 from orchestrator.admin import ask
 from orchestrator.config.orchestrator import OrchestratorConfig
 from orchestrator.leader.loop import LeaderLoop
-from orchestrator.store.port import Refused, StoreError
+from orchestrator.store.port import KeyValue, Refused, StoreError
 from orchestrator.wiring import decide
 from orchestrator.wiring.process import UNREACHABLE, run
 from tests.agents.fakes import RealClock, eventually
@@ -254,3 +257,31 @@ def test_what_nobody_foresaw_is_raised_whole() -> None:
 
     with pytest.raises(ZeroDivisionError):
         run(fails())
+
+
+async def test_what_is_shown_is_made_beside_the_loop_from_one_instant(
+    orchestrators: Orchestrators, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With a thousand pools it takes long enough to hold up a failover."""
+    await active(orchestrators, "orch-1")
+    made: list[bool] = []
+
+    def beside(name: str) -> None:
+        real = getattr(view, name)
+
+        def build(items: dict[str, KeyValue], *arguments: object, **named: object) -> object:
+            made.append(threading.current_thread() is not threading.main_thread())
+            before = dict(items)
+            time.sleep(0.6)  # agents and replicas beat meanwhile
+            assert items == before
+            return real(items, *arguments, **named)
+
+        monkeypatch.setattr(view, name, build)
+
+    beside("status")
+    beside("dump")
+    socket = tmp_path / "orch-1" / "orch-1.sock"
+    status = await ask(socket, {"cmd": "status"})
+    dump = await ask(socket, {"cmd": "dump", "history": 1})
+    assert made == [True, True]
+    assert [pool["name"] for pool in status["pools"]] == [machine["name"] for machine in dump["machines"]] == ["web"]
