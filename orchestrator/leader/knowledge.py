@@ -1,6 +1,7 @@
 """What the leader knows: the store's records as typed values, kept current by the mirror and by its own commits."""
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import TypeVar, cast
 
@@ -81,10 +82,18 @@ class Knowledge:
             else:
                 self._deferred[change.key] = change
 
-    def catch_up(self, now_s: float) -> set[str]:
-        """Take in what was deferred; returns what it touched, as `apply` does."""
-        deferred, self._deferred = self._deferred, {}
-        return self.apply(deferred.values(), now_s) if deferred else set()
+    @property
+    def behind(self) -> bool:
+        """Whether something was deferred and is not taken in yet."""
+        return bool(self._deferred)
+
+    def catch_up(self, now_s: float, most: int | None = None) -> set[str]:
+        """Take in what was deferred, or the oldest of it; returns what it touched, as `apply` does."""
+        if most is None or most >= len(self._deferred):
+            taken, self._deferred = self._deferred, {}
+        else:
+            taken = {key: self._deferred.pop(key) for key in list(islice(self._deferred, most))}
+        return self.apply(taken.values(), now_s)
 
     def apply(self, changes: Iterable[Change], now_s: float) -> set[str]:
         """Take changes in; returns what they touched.

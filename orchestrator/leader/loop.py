@@ -37,6 +37,9 @@ RETRY_S = 0.05
 SETTLED_AT_ONCE = 50
 """Pools that are decided between two commits: some milliseconds of work."""
 
+TAKEN_IN_AT_ONCE = 500
+"""Records that are read between two turns of everything else, heartbeats above all: some milliseconds of work."""
+
 REQUEST_KEPT_S = 3600.0
 PRUNED_AT_ONCE = 100
 """Objects that one transaction, which holds 128 operations, deletes."""
@@ -147,7 +150,9 @@ class LeaderLoop:
 
     async def turn(self) -> bool:
         """Look once and commit what follows; False if something has to be tried again."""
-        self.catch_up()
+        while self._known.behind:  # a follower that begins to lead
+            self._dirty |= self._known.catch_up(self._clock.now(), TAKEN_IN_AT_ONCE)
+            await self._clock.sleep(0)
         if not self._leading:
             self._leading = True
             self.intent.forget()
@@ -198,6 +203,8 @@ class LeaderLoop:
             if not ok or not self._leads():
                 self._dirty |= {*names[start:]}
                 return False, settled
+            if start + SETTLED_AT_ONCE < len(names):
+                await self._clock.sleep(0)  # also where nothing was to be committed
         return True, settled
 
     def _due(self, now: float) -> set[str]:

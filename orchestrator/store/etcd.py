@@ -1,6 +1,7 @@
 """The store on a real etcd (3.4 or newer), over its gRPC interface."""
 
 from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from fsm.ports import Clock
@@ -10,6 +11,7 @@ from orchestrator.store.etcd_members import Member, Members, Metadata
 from orchestrator.store.etcd_watch import EtcdWatch, Head
 from orchestrator.store.port import (
     Change,
+    Compacted,
     CreatedAt,
     Delete,
     Grant,
@@ -26,6 +28,9 @@ from orchestrator.store.port import (
 from orchestrator.store.stubs import etcd_pb2 as pb
 
 __all__ = ["EtcdStore", "Login", "Tls"]
+
+PAGE_KEYS = 1000
+"""Keys in one answer: some milliseconds of work."""
 
 
 class EtcdStore:
@@ -62,11 +67,25 @@ class EtcdStore:
         return _key_value(response.kvs[0]) if response.kvs else None
 
     async def list(self, prefix: str) -> Snapshot:
-        """See `Store.list`."""
-        start = prefix.encode()
-        response = await self._range(f"list of {prefix}", pb.RangeRequest(key=start, range_end=prefix_end(start)))
-        items = tuple(_key_value(kv) for kv in response.kvs)
-        return Snapshot(response.header.revision, response.header.cluster_id, items)
+        """See `Store.list`. Read in pages of one revision: thousands of keys at once would hold up all else here."""
+        while True:
+            with suppress(Compacted):  # of that revision, while we read: begin again with the one of now
+                return await self._pages(prefix)
+
+    async def _pages(self, prefix: str) -> Snapshot:
+        start, end = prefix.encode(), prefix_end(prefix.encode())
+        items: list[KeyValue] = []
+        head: pb.ResponseHeader | None = None
+        more = True
+        while more:
+            request = pb.RangeRequest(key=start, range_end=end, limit=PAGE_KEYS, revision=head.revision if head else 0)
+            response = await self._range(f"list of {prefix}", request)
+            head = head or response.header
+            items += map(_key_value, response.kvs)
+            more = response.more
+            start = response.kvs[-1].key + b"\0" if more else start
+        assert head is not None
+        return Snapshot(head.revision, head.cluster_id, tuple(items))
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
         """See `Store.put`."""

@@ -9,7 +9,7 @@ import grpc.aio
 
 from fsm.ports import Clock
 from orchestrator.store.etcd_login import LONGEST_S, LogIn, Login, LogInUnderWay, NotConnected, ReadAgain, Tls
-from orchestrator.store.port import Indeterminate, LeaseLost, Refused, StoreError, Unavailable
+from orchestrator.store.port import Compacted, Indeterminate, LeaseLost, Refused, StoreError, Unavailable
 from orchestrator.store.stubs import etcd_pb2_grpc as rpc
 
 Metadata = tuple[tuple[str, str], ...]
@@ -114,13 +114,14 @@ def final_error(error: grpc.aio.AioRpcError, what: str, endpoint: str, lease_id:
             return LeaseLost(lease_id)
         case grpc.StatusCode.RESOURCE_EXHAUSTED if "space exceeded" in details:
             return Refused(f"{text}; compact and defragment etcd, then disarm its NOSPACE alarm")
+        case grpc.StatusCode.OUT_OF_RANGE:  # a read at a revision that is no more, or not yet
+            return Compacted(0)
         case grpc.StatusCode.PERMISSION_DENIED:
             return Refused(f"{text}; grant this user the key range in etcd")
         case (
             grpc.StatusCode.INVALID_ARGUMENT
             | grpc.StatusCode.FAILED_PRECONDITION
             | grpc.StatusCode.NOT_FOUND
-            | grpc.StatusCode.OUT_OF_RANGE
             | grpc.StatusCode.UNIMPLEMENTED
         ):
             return Refused(f"{text}; the request can't succeed as it is, check the configuration of the store")

@@ -1,6 +1,6 @@
 """Hundreds of pools: transactions are counted, nothing else waits, and a follower reads only what it needs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from fsm.events import PoolEvent
 from fsm.records import EdgePoolReport, NodePoolReport, NodeReport
 from orchestrator.leader import knowledge as knowledge_module
-from orchestrator.leader.loop import SETTLED_AT_ONCE
+from orchestrator.leader.loop import SETTLED_AT_ONCE, TAKEN_IN_AT_ONCE
 from orchestrator.store.port import MAX_TXN_OPS, Guard, Op, Put, TxnResult
 from orchestrator.store.records import decode
 from tests.contract.store.fake import FakeEtcd, FakeStore
@@ -181,3 +181,51 @@ async def test_a_follower_that_begins_to_lead_knows_everything() -> None:
     await world.round(follower, ticks=4)
     assert {m.owner for m in follower.known.machines.values()} == {"gw-b"}
     assert follower.known.machines.keys() == {p.name for p in POOLS[:20]}
+
+
+def pauses(world: World, monkeypatch: pytest.MonkeyPatch, *happens: Callable[[], None]) -> list[float]:
+    """The pauses in which others may run; at each one these happen."""
+    made: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        made.append(seconds)
+        for each in happens:
+            each()
+
+    monkeypatch.setattr(world.clock, "sleep", pause)
+    return made
+
+
+async def test_a_turn_in_which_nothing_is_committed_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, leader, store = await accepted()
+    leader.sync()
+    await leader.loop.turn()
+    store.written.clear()
+    made = pauses(world, monkeypatch)
+    leader.loop.wake()
+    assert await leader.loop.turn()
+    assert store.written == []
+    assert made == [0.0] * (MANY // SETTLED_AT_ONCE - 1)
+
+
+async def test_who_begins_to_lead_takes_its_backlog_in_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, leader, _ = await accepted()
+    follower = Replica(world, "orchestrator-2")
+    follower.sync()
+    waiting = len(follower.known._deferred)
+    assert waiting > 2 * TAKEN_IN_AT_ONCE
+    leader.leading = False
+    world.elect(follower)
+    name = POOLS[7].name
+    changed = NodePoolReport(99, False, False, "changed meanwhile")
+
+    def meanwhile() -> None:
+        world.put(KEYS.observed("node", "gw-a", "pool", name), changed)
+        follower.sync()
+
+    made = pauses(world, monkeypatch, meanwhile)
+    follower.offer(group(), *POOLS)
+    await follower.loop.turn()
+    assert len(made) >= waiting // TAKEN_IN_AT_ONCE
+    assert follower.known.machines.keys() == {p.name for p in POOLS}
+    assert follower.known.pool_reports["node", "gw-a", name] == changed, "no older word replaced what came meanwhile"

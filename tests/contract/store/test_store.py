@@ -223,3 +223,28 @@ async def test_many_leases_are_renewed_at_once(bench: Bench) -> None:
     assert answers == [60] * 60
     for grant in grants:
         await bench.store.revoke(grant.lease_id)
+
+
+async def test_thousands_of_keys_are_listed_as_of_one_revision(bench: Bench) -> None:
+    """However many answers that takes, and whatever is written and compacted meanwhile."""
+    keys = [f"{bench.prefix}{n:05d}" for n in range(2500)]
+    for start in range(0, len(keys), MAX_TXN_OPS):
+        await bench.store.txn([], [Put(key, b"x" * 50) for key in keys[start : start + MAX_TXN_OPS]])
+
+    async def write() -> None:
+        number = 0
+        while True:
+            number += 1
+            await bench.store.txn([], [Put(keys[0], b"%d" % number), Put(keys[-1], b"%d" % number)])
+
+    await bench.store.txn([], [Put(keys[0], b"0"), Put(keys[-1], b"0")])
+    writer = asyncio.create_task(write())
+    try:
+        for _ in range(5):
+            snapshot = await bench.store.list(bench.prefix)
+            assert [kv.key for kv in snapshot.items] == keys
+            first, last = snapshot.items[0], snapshot.items[-1]
+            assert first.mod_revision == last.mod_revision <= snapshot.revision
+            assert first.value == last.value
+    finally:
+        writer.cancel()
