@@ -4,6 +4,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import threading
 from collections import Counter
 from ipaddress import ip_interface
 from pathlib import Path
@@ -124,6 +125,24 @@ def test_the_route_listener_reads_tables_above_255_and_skips_other_messages() ->
         {"event": "del", "table": 10177, "prefix": topology.FLOOR_PREFIX, "device": 9},
         {"event": "new", "table": 254, "prefix": "192.0.2.0/26", "device": 9},
     ]
+
+
+def test_the_route_listener_stamps_a_whole_burst_before_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing a thousand changes takes time that the move, whose end is measured, would miss."""
+    monkeypatch.setattr(floor, "QUIET_S", 0.3)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with ours, theirs:
+        theirs.send(b"first")
+        later = threading.Timer(0.1, theirs.send, [b"second"])
+        later.start()
+        (first_ns, first), (second_ns, second) = floor.burst(ours)
+        later.join()
+        assert (first, second) == (b"first", b"second")
+        assert first_ns < second_ns
+        monkeypatch.setattr(floor, "LONGEST_NS", 0)
+        theirs.send(b"third")
+        theirs.send(b"fourth")
+        assert len(floor.burst(ours)) == 1, "what never ends is written all the same"
 
 
 def test_a_torn_message_ends_the_reading() -> None:
