@@ -37,7 +37,10 @@ RETRY_S = 0.05
 SETTLED_AT_ONCE = 50
 """Pools that are decided between two commits: some milliseconds of work."""
 
-TAKEN_IN_AT_ONCE = 500
+SETTLED_IN_A_ROW = 10
+"""Pools that are decided before everything else gets its turn: a heartbeat takes several turns to get through."""
+
+TAKEN_IN_AT_ONCE = 200
 """Records that are read between two turns of everything else, heartbeats above all: some milliseconds of work."""
 
 REQUEST_KEPT_S = 3600.0
@@ -187,7 +190,9 @@ class LeaderLoop:
         counter, settled = max((batch.epoch for batch in batches), default=0), False
         for start in range(0, max(len(names), 1), SETTLED_AT_ONCE):
             counter = max(counter, last_number(self._known))
-            for name in names[start : start + SETTLED_AT_ONCE]:
+            for number, name in enumerate(names[start : start + SETTLED_AT_ONCE], 1):
+                if number % SETTLED_IN_A_ROW == 0:
+                    await self._clock.sleep(0)
                 self._dirty.discard(name)
                 view = views.get(name)  # none, if its spec was finished meanwhile
                 batch, counter = self._settler.settle(name, view, now, counter) if view else (None, counter)
@@ -203,8 +208,6 @@ class LeaderLoop:
             if not ok or not self._leads():
                 self._dirty |= {*names[start:]}
                 return False, settled
-            if start + SETTLED_AT_ONCE < len(names):
-                await self._clock.sleep(0)  # also where nothing was to be committed
         return True, settled
 
     def _due(self, now: float) -> set[str]:

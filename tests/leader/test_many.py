@@ -8,7 +8,7 @@ import pytest
 from fsm.events import PoolEvent
 from fsm.records import EdgePoolReport, NodePoolReport, NodeReport
 from orchestrator.leader import knowledge as knowledge_module
-from orchestrator.leader.loop import SETTLED_AT_ONCE, TAKEN_IN_AT_ONCE
+from orchestrator.leader.loop import SETTLED_AT_ONCE, SETTLED_IN_A_ROW, TAKEN_IN_AT_ONCE
 from orchestrator.store.port import MAX_TXN_OPS, Guard, Op, Put, TxnResult
 from orchestrator.store.records import decode
 from tests.contract.store.fake import FakeEtcd, FakeStore
@@ -205,7 +205,7 @@ async def test_a_turn_in_which_nothing_is_committed_lets_others_run(monkeypatch:
     leader.loop.wake()
     assert await leader.loop.turn()
     assert store.written == []
-    assert made == [0.0] * (MANY // SETTLED_AT_ONCE - 1)
+    assert made == [0.0] * (MANY // SETTLED_IN_A_ROW)
 
 
 async def test_who_begins_to_lead_takes_its_backlog_in_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from fsm.records import (
 from fsm.types import PROBE_UNFIT_AFTER
 from orchestrator.store.keys import DesiredKey, Keys
 from orchestrator.store.mirror import Mirror
-from orchestrator.store.port import MAX_TXN_OPS, Change, Delete, Op, Put, Store
+from orchestrator.store.port import MAX_TXN_OPS, Change, Delete, Indeterminate, Op, Put, Store, Unavailable
 from orchestrator.store.records import decode, encode
 from tests.agents.fakes import RealClock
 
@@ -91,7 +91,7 @@ class Crowd:
             for gateway in set(self._gateways) - self.dead:
                 ops.append(Put(KEYS.heartbeat("node", gateway), beat))
                 ops.append(Put(KEYS.observed_base("node", gateway), encode(NodeReport(f"i-{gateway}", True, (), 1, 1))))
-            await self._store.txn([], ops)
+            await self._write(ops)
             names = list(self._edge_pools)
             for number in range(self.babble):
                 name = names[(self._beats * self.babble + number) % len(names)]
@@ -109,4 +109,13 @@ class Crowd:
                 for key in due:
                     del self._reports[key]
                 ops: list[Op] = [Delete(key) if data is None else Put(key, data) for key, data in due.items()]
-                await self._store.txn([], ops)
+                while not await self._write(ops):
+                    await asyncio.sleep(0.2)
+
+    async def _write(self, ops: list[Op]) -> bool:
+        """Whether the store has taken them: on a machine that is short of time it may take too long."""
+        try:
+            await self._store.txn([], ops)
+        except (Unavailable, Indeterminate):
+            return False
+        return True

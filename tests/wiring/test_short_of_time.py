@@ -144,42 +144,71 @@ async def beside(*work: Any) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_leader_with_a_fifth_of_a_core_keeps_its_post(etcd: EtcdCluster, tmp_path: Path) -> None:
-    store = EtcdStore(etcd.endpoints, RealClock())
-    crowd, replicas = Crowd(store, ("gw-a", "gw-b")), Replicas(tmp_path, etcd.endpoints)
+class Scene:
+    """A leader, a rival, and agents of paper, with all pools at rest."""
 
-    async def settled() -> bool:
-        return sum((await owners(store)).values()) == POOLS
+    def __init__(self, store: Store, crowd: Crowd, replicas: Replicas) -> None:
+        self.store, self.crowd, self.replicas = store, crowd, replicas
 
-    async def moved() -> bool:
-        return await owners(store) == {"gw-b": POOLS}
+    @property
+    def leader(self) -> Daemon:
+        return self.replicas.running["orch-1"]
 
-    async def led() -> bool:
-        return await store.get(KEYS.leader) is not None
+    async def begin(self) -> None:
+        async def settled() -> bool:
+            return sum((await owners(self.store)).values()) == POOLS
 
-    async def followed() -> bool:
-        return await store.get(KEYS.agent("orchestrator", "orch-2")) is not None
+        async def is_there(key: str) -> bool:
+            return await self.store.get(key) is not None
 
-    try:
-        leader = replicas.start("orch-1")
-        await until(led, "orch-1 leads", 20.0)
-        async with beside(crowd.run()):
-            await until(settled, "all pools are placed", 120.0)
-            assert (await owners(store)).get("gw-a", 0) > POOLS / 4
-            replicas.start("orch-2")
-            await until(followed, "a rival", 20.0)
-            before = await store.get(KEYS.leader)
-            with quota(leader.process.pid, PERCENT) as group:
-                crowd.babble = POOLS // 4
-                async with beside(asking(replicas.socket("orch-1"))):
-                    await asyncio.sleep(BABBLE_S)
-                    crowd.dead.add("gw-a")
-                    await until(moved, "all pools are at gw-b", MOVED_WITHIN_S)
-                assert throttled(group) > 20, "it was not short of time at all: this shows nothing"
-            after = await store.get(KEYS.leader)
+        await until(settled, "all pools are placed", 120.0)
+        assert (await owners(self.store)).get("gw-a", 0) > POOLS / 4
+        self.replicas.start("orch-2")
+        await until(lambda: is_there(KEYS.agent("orchestrator", "orch-2")), "a rival", 20.0)
+
+    async def everything_moves(self) -> None:
+        """First every report changes once a second for some time, and then half of the pools have to move."""
+
+        async def moved() -> bool:
+            return await owners(self.store) == {"gw-b": POOLS}
+
+        self.crowd.babble = POOLS // 4
+        await asyncio.sleep(BABBLE_S)
+        self.crowd.dead.add("gw-a")
+        await until(moved, "all pools are at gw-b", MOVED_WITHIN_S)
+
+    @asynccontextmanager
+    async def unchallenged(self) -> AsyncIterator[None]:
+        """Nobody else leads, and nobody leads anew, while the block lasts."""
+        before = await self.store.get(KEYS.leader)
+        yield
+        after = await self.store.get(KEYS.leader)
         assert before is not None and after is not None
         assert before.create_revision == after.create_revision, after.value
-        assert leader.events("leadership ended") == leader.events("lease lost") == []
+        assert self.leader.events("leadership ended") == self.leader.events("lease lost") == []
+
+
+@pytest.fixture
+async def scene(etcd: EtcdCluster, tmp_path: Path) -> AsyncIterator[Scene]:
+    store = EtcdStore(etcd.endpoints, RealClock())
+    made = Scene(store, Crowd(store, ("gw-a", "gw-b")), Replicas(tmp_path, etcd.endpoints))
+    try:
+        made.replicas.start("orch-1")
+        async with beside(made.crowd.run()):
+            await made.begin()
+            yield made
     finally:
-        replicas.close()
+        made.replicas.close()
         await store.close()
+
+
+async def test_a_leader_with_a_fifth_of_a_core_keeps_its_post(scene: Scene) -> None:
+    async with scene.unchallenged():
+        with quota(scene.leader.process.pid, PERCENT) as group:
+            await scene.everything_moves()
+            assert throttled(group) > 20, "it was not short of time at all: this shows nothing"
+
+
+async def test_a_leader_that_is_asked_for_everything_keeps_its_post(scene: Scene) -> None:
+    async with scene.unchallenged(), beside(asking(scene.replicas.socket("orch-1"))):
+        await scene.everything_moves()
