@@ -193,7 +193,7 @@ class Replica:
         )
         return await asyncio.to_thread(build)
 
-    def status(self, trouble: str) -> object:
+    async def status(self, trouble: str) -> object:
         """The answer to `{"cmd": "status"}`. `trouble` is what else is wrong."""
         self.loop.catch_up()
         now = self.clock.now() - max(0.0, min(self.mirror.age(self.clock.now()), 1e9))
@@ -286,7 +286,7 @@ class Lives:
 
     async def status(self, request: Mapping[str, Any]) -> object:
         """See `Replica.status`."""
-        return self.shown.status(self.trouble)
+        return await self.shown.status(self.trouble)
 
     async def version(self, _request: Mapping[str, Any]) -> object:
         """The answer to `{"cmd": "version"}`."""
