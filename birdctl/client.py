@@ -3,7 +3,7 @@
 import asyncio
 import select
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from birdctl.errors import BirdRefused, BirdTimeout, BirdUnreachable, ProtocolError
@@ -12,6 +12,9 @@ from birdctl.replies import Code
 
 DEFAULT_TIMEOUT_S = 2.0
 _READ_BYTES = 256 * 1024
+PORTION_BYTES = 1000
+"""Bytes of commands that are sent before the replies are waited for. BIRD 2.0.12 reads into a buffer of 1 kB, and takes
+one that is full, because it has not come round to the commands in it, for the end of the connection (measured)."""
 
 
 class _Connection:
@@ -79,7 +82,7 @@ class BirdClient:
         return reply
 
     async def commands(self, texts: Sequence[str], *, timeout_s: float | None = None) -> tuple[Reply, ...]:
-        """Send several commands in one write and return their replies in order.
+        """Send several commands, as many at a time as BIRD can take, and return their replies in order.
 
         BIRD does them one after the other, the later ones also when an earlier one was refused.
         Raises as `command` does; after BirdTimeout or BirdUnreachable with `sent` any may have been done.
@@ -109,14 +112,16 @@ class BirdClient:
     async def _exchange(self, connection: _Connection, texts: Sequence[str]) -> tuple[Reply, ...]:
         done = False
         try:
-            connection.writer.write("".join(f"{text}\n" for text in texts).encode())
-            await connection.writer.drain()
-            replies = tuple([await connection.reply() for _ in texts])
+            replies: list[Reply] = []
+            for some in _portions([f"{text}\n".encode() for text in texts]):
+                connection.writer.write(b"".join(some))
+                await connection.writer.drain()
+                replies += [await connection.reply() for _ in some]
             done = True
         finally:
             if not done:
                 self._drop()
-        return replies
+        return tuple(replies)
 
     async def _connected(self) -> _Connection:
         # A BIRD that was restarted since the last exchange has closed the old connection.
@@ -147,6 +152,18 @@ class BirdClient:
         if self._connection is not None:
             self._connection.writer.transport.abort()
             self._connection = None
+
+
+def _portions(lines: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """The lines in groups that fit BIRD's buffer, each line in order; one that is longer is by itself."""
+    group: list[bytes] = []
+    for line in lines:
+        if group and sum(map(len, group)) + len(line) > PORTION_BYTES:
+            yield group
+            group = []
+        group.append(line)
+    if group:
+        yield group
 
 
 def _check(text: str) -> None:

@@ -121,21 +121,21 @@ class Bird:
         return Reconfigure.IN_PROGRESS if reply.has(Code.RECONFIGURATION_IN_PROGRESS) else Reconfigure.DONE
 
     async def enable(self, *names: str) -> tuple[bool, ...]:
-        """Enable protocols, all in one write; true where this call changed it. Refused (8003) if unknown.
+        """Enable protocols, many at a time; true where this call changed it. Refused (8003) if unknown.
 
         Lasts until the next `configure`: the file is the truth.
         """
         return await self.switch(enable=names, disable=())
 
     async def disable(self, *names: str) -> tuple[bool, ...]:
-        """Disable protocols, all in one write; true where this call changed it. Refused (8003) if unknown.
+        """Disable protocols, many at a time; true where this call changed it. Refused (8003) if unknown.
 
         Lasts until the next `configure`: the file is the truth.
         """
         return await self.switch(enable=(), disable=names)
 
     async def switch(self, *, enable: tuple[str, ...], disable: tuple[str, ...]) -> tuple[bool, ...]:
-        """Disable, then enable, all in one write. One bool per name, the disabled ones first.
+        """Disable, then enable, many at a time. One bool per name, the disabled ones first.
 
         All commands are given also when one of them is refused; then the first refusal is raised.
         """

@@ -151,6 +151,20 @@ async def test_a_new_pool_keeps_the_session_and_a_dropped_one_leaves(
     assert POOL_4 not in await bird.exported(GATEWAY_SESSION)
 
 
+async def test_hundreds_of_pools_are_turned_on_and_off_by_commands(gateway: Gateway, applier: Applier) -> None:
+    """BIRD drops a connection that brings it more than a kilobyte of commands at once."""
+
+    def many(announced: bool) -> Announcements:
+        networks = [ip_network(f"198.18.{n // 256}.{n % 256}/32") for n in range(300)]
+        return Announcements(tuple(PoolAnnouncement(f"p-{n}", (net,), announced) for n, net in enumerate(networks)))
+
+    await applier.announce(many(False))
+    for announced in (True, False, True):
+        applied = await applier.announce(many(announced))
+        assert (applied.changed, applied.reloaded) == (True, False)
+        assert {pool.complete for pool in applied.pools} == ({(GATEWAY_SESSION,)} if announced else {()})
+
+
 async def test_a_new_agent_takes_over_what_is_there(gateway: Gateway, applier: Applier, bird: Bird) -> None:
     await applier.announce(web(True))
     before = await since(bird)
