@@ -10,6 +10,7 @@ manages: what BIRD and BFD alone need.
 
 import errno
 import json
+import os
 import socket
 import struct
 import sys
@@ -68,10 +69,15 @@ def main() -> None:
     ):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         listener.bind((0, NETLINK_ROUTE_GROUPS))
+        urgent = os.sched_param(os.sched_get_priority_min(os.SCHED_FIFO))
         out.write('{"event": "listening"}\n')
         while True:
             # All of a burst is stamped before any of it is written: the pen must not take time from what is measured.
-            for stamp_ns, data in burst(listener):
+            # And before everybody else gets the processor: a stamp that is late is taken for a move that is.
+            os.sched_setscheduler(0, os.SCHED_FIFO, urgent)
+            changes = burst(listener)
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+            for stamp_ns, data in changes:
                 if data is None:
                     out.write('{"event": "overrun"}\n')
                     continue

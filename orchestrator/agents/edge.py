@@ -24,6 +24,7 @@ from fsm.ports import Clock
 from fsm.records import AgentBase, EdgePool, EdgeReport, GatewayWitness
 from orchestrator.agents import edge_state as project
 from orchestrator.agents.edge_state import EdgeState
+from orchestrator.agents.heard import Heard
 from orchestrator.agents.kept import Kept
 from orchestrator.agents.link import AgentLink
 from orchestrator.agents.moves import Moves, Order
@@ -42,7 +43,8 @@ from orchestrator.store.records import RecordError, decode
 RECONCILE_EVERY_S = 10
 RETRY_S = 0.2
 TICK_S = 0.25
-HEARD_AFTER_S = 0.05
+ACTING_S = 0.1
+"""Plans that take longer than this are not waited for: what is seen is told without them."""
 
 Log = Callable[..., None]
 
@@ -84,9 +86,8 @@ class EdgeAgent:
         self._told = False
         """Whether the store has said what this edge is: an edge that knows nothing must not tidy up."""
         self._acting: set[str] = set()
-        self._heard: set[str] = set()
-        """Pools whose announcements changed and are not reported yet."""
-        self._by_prefix: tuple[object, dict[str, list[str]]] = (None, {})
+        self._acting_s = 0.0
+        self._heard = Heard(clock, lambda: self._state.fence.pools, lambda: bool(self._acting), self._report_pools)
         self._group: asyncio.TaskGroup | None = None
         self.link: AgentLink | None = None
         self.turns = 0
@@ -150,6 +151,7 @@ class EdgeAgent:
                 group.create_task(self._obey_all(), name="commands")
                 group.create_task(self._reconcile_all(), name="reconcile")
                 group.create_task(self._sessions.run(), name="sessions")
+                group.create_task(self._heard.run(), name="announcements heard")
                 group.create_task(self._events.until_broken(), name="signals")
                 if self.link is not None:
                     group.create_task(self.link.run(), name="link")
@@ -227,6 +229,7 @@ class EdgeAgent:
         due = [pool for pool in due_plans(self._state.fence.pools, witnesses) if pool not in self._acting]
         if due and self._group is not None:
             self._acting.update(due)
+            self._acting_s = self._clock.now()
             self._group.create_task(self._execute(due), name=f"plans of {len(due)} pools")
 
     async def _execute(self, pools: Collection[str]) -> None:
@@ -244,10 +247,10 @@ class EdgeAgent:
                 self._arrive(moved)
                 if moved:
                     self._kept.soon(self._state)
-            for order in orders:
-                command = order.command
-                self._log("plan carried out", pool=order.pool, owner=command.owner, epoch=command.epoch)
             self._report_pools(moved)
+            self._report_base(self._witnesses())
+            for pool, command in ((order.pool, order.command) for order in orders):
+                self._log("plan carried out", pool=pool, owner=command.owner, epoch=command.epoch)
             if failed:
                 self._base_wake.set()
         finally:
@@ -375,31 +378,17 @@ class EdgeAgent:
     def _observe(self) -> None:
         witnesses = self._witnesses()
         self._consider_plans(witnesses)
-        self._report_base(witnesses)
+        # What is being done about it is told with it: nobody shall decide the same meanwhile, and take time from it.
+        if not self._acting or self._clock.now() > self._acting_s + ACTING_S:
+            self._report_base(witnesses)
 
     def _witnesses(self) -> dict[str, GatewayWitness]:
         return {name: self._watch.witness(name) for name in self._tunnels.lanes}
 
     def _on_route(self, change: RouteChange) -> None:
-        """A dead session takes the routes of all its pools: here they are only noted, and reported together."""
         self._stirred = True
         self._sessions.on_route(change)
-        pools = self._state.fence.pools
-        if self._by_prefix[0] is not pools:
-            self._by_prefix = (pools, project.by_prefix(pools))
-        heard = self._by_prefix[1].get(change.prefix)
-        if heard and self._group is not None:
-            if not self._heard:
-                self._group.create_task(self._report_heard(), name="announcements heard")
-            self._heard.update(heard)
-
-    async def _report_heard(self) -> None:
-        """What was heard meanwhile, once no plan is under way: reports of a thousand pools take their time."""
-        await self._clock.sleep(HEARD_AFTER_S)
-        while self._acting:
-            await self._clock.sleep(HEARD_AFTER_S)
-        heard, self._heard = self._heard, set()
-        self._report_pools(heard)
+        self._heard.note(change.prefix)
 
     def _tell(self, key: str, value: object | None) -> None:
         if self.link is not None:

@@ -12,11 +12,12 @@ import pytest
 from birdctl.errors import BirdUnreachable
 from dataplane.errors import KernelRefused
 from fsm.records import EdgePool, Plan
+from orchestrator.agents import edge as edge_module
 from orchestrator.agents.edge import EdgeAgent
 from orchestrator.agents.edge_state import EdgeState
 from orchestrator.agents.statefile import StateFileError
 from tests.agents.edge_world import EdgeWorld, command
-from tests.agents.fakes import MAIL, WEB, base, eventually
+from tests.agents.fakes import KEYS, MAIL, WEB, base, eventually
 
 PREFIX = WEB[0]
 ARMED = command("gw-a", 3, plan=(Plan("gw-b", 4, 3),))
@@ -59,6 +60,46 @@ async def test_the_edge_moves_at_once_and_reports_it(world: EdgeWorld) -> None:
         assert kinds == ["wireguard", "wireguard", "kernel", "save"], "no disk before the packets"
         assert world.senders(PREFIX) == {"gw-b"}
         assert agent._state.fence.highest_epoch == 4
+
+
+async def test_what_it_sees_is_told_together_with_what_it_does(world: EdgeWorld) -> None:
+    """A leader that heard of the death alone would decide the same once more, and take time from who is doing it."""
+    async with armed(world):
+        told: list[str] = []
+
+        async def meanwhile() -> None:
+            world.agent.on_session("gw-a")
+            told.append(world.seen().gateways["gw-a"].session)
+
+        world.kernel.before_write = meanwhile
+        mark = len(world.link.order)
+        die(world)
+        await world.confirmed(command("gw-b", 4))
+        assert set(told) == {"up"}
+        await eventually(lambda: world.seen().gateways["gw-a"].session == "down", "then it is told")
+        keys = [key for key, _ in world.link.order[mark:]]
+        base_key, pool_key = KEYS.observed_base("edge", "edge-1"), KEYS.observed("edge", "edge-1", "pool", "web")
+        assert keys.index(pool_key) < keys.index(base_key)
+
+
+async def test_a_plan_that_hangs_does_not_keep_back_what_it_sees(
+    world: EdgeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge_module, "ACTING_S", 0.05)
+    async with armed(world):
+        go = asyncio.Event()
+
+        async def hang() -> None:
+            await go.wait()
+
+        world.kernel.before_write = hang
+        die(world)
+        await asyncio.sleep(0.1)
+        assert world.seen().gateways["gw-a"].session == "up"
+        world.agent._observe()  # as with each further probe that is not answered
+        assert world.seen().gateways["gw-a"].session == "down"
+        go.set()
+        await world.confirmed(command("gw-b", 4))
 
 
 async def test_it_needs_no_store(world: EdgeWorld) -> None:
