@@ -29,6 +29,7 @@ from bgplb_lab.world import World, check_prerequisites
 LAB_ID = f"f{os.getpid()}"
 OTHER = "gw-b"
 QUIET_PROBES = 500
+WAITING_PROBES = 350
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +78,18 @@ def test_what_must_not_wait_for_a_processor_is_let_through(lab: World, before: d
 
 
 def test_a_pod_that_has_to_wait_answers_late_and_loses_nothing(lab: World, before: dict[str, Any]) -> None:
-    """Else a machine that is busy for a moment would look like a network that loses packets."""
+    """Else a machine that is busy for a moment would look like a network that loses packets.
+
+    A socket as it comes has room for 256 probes. Of many more answers at once the network itself drops some.
+    """
     prober = Prober(lab)
     prober.wait_until(QUIET_PROBES)
     for number in (signal.SIGSTOP, signal.SIGCONT):
         lab.command("worker-1", {"cmd": "signal", "name": "echo-udp", "number": int(number)})
-        prober.wait_until(prober.due_now() + QUIET_PROBES)
+        prober.wait_until(prober.due_now() + WAITING_PROBES)
     run = prober.stop()
     nothing_lost(run)
-    assert run.counts.late > QUIET_PROBES / 2
+    assert run.counts.late > 256
 
 
 def test_a_power_cut_moves_the_pool_once_and_its_return_moves_nothing(lab: World, before: dict[str, Any]) -> None:
