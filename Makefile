@@ -6,7 +6,7 @@ BIN := .venv/bin
 BUILD := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos lint docs bench soak lock clean
+.PHONY: help setup demo test chaos vm lint docs bench soak lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -25,6 +25,10 @@ test: setup lint ## all checks and all tests, the quick ones first
 
 chaos: setup ## losses of every kind, packets counted; wants a machine that does nothing else (root)
 	$(BIN)/pytest tests/lab tests/wiring -m chaos
+
+vm: setup ## what needs the stock kernel (its WireGuard, IPVS, a failover with them) in a virtual machine (root; minutes)
+	@$(PYTHON) deploy/setup/setup.py --vm
+	$(BIN)/pytest tests/vm -m vm
 
 lint: setup ## ruff with its security rules, mypy --strict, import contracts, known vulnerabilities of packages
 	$(BIN)/ruff check .

@@ -30,6 +30,7 @@ TIERS = {
     "trust": "what leaks, and which rights are left",
     "docs": "pages: links, commands, freshness",
     "contract": "one suite against the fake and the real etcd, BIRD and kernel",
+    "vm": "the stock kernel in a virtual machine",
     "lab": "whole labs: namespaces, real packets, faults",
 }
 QUICK = ("style", "fsm", "scripts", "sim", "model")

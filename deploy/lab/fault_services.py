@@ -1,5 +1,6 @@
 """Faults of processes and whole machines: killed, frozen, stopped, without power."""
 
+import json
 import os
 import signal
 import time
@@ -152,14 +153,24 @@ def processes_in(first: int, program: str) -> list[int]:
 
 
 def kill_wireguard(world: World, node: str, value: str | None) -> int:
-    """SIGKILL of the process behind every tunnel of the machine: the interface is gone, and the agent must see it.
+    """Take every tunnel of the machine away: SIGKILL of the process behind it, or the interface if it is the kernel's.
 
-    They are no services: an agent starts them and they outlive it, so they are found below the machine's process 1.
+    The processes are no services: an agent starts them and they outlive it, so they are found below the machine's
+    process 1.
     """
     pids = processes_in(world.pid(node), "wireguard-go")
-    if not pids:
-        raise RefusedByState(f"no wireguard-go runs on {node}: its agent has made no tunnel yet")
+    devices = [] if pids else kernel_tunnels(world, node)
+    if not pids and not devices:
+        raise RefusedByState(f"no tunnel is on {node}: its agent has made none yet")
     stamp_ns = time.monotonic_ns()
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
+    for device in devices:
+        world.inside(node, "ip", "link", "del", device)
     return stamp_ns
+
+
+def kernel_tunnels(world: World, node: str) -> list[str]:
+    """Our tunnel interfaces on the machine that the kernel's own WireGuard made."""
+    links = json.loads(world.inside(node, "ip", "-d", "-j", "link", "show", "type", "wireguard") or "[]")
+    return [str(link["ifname"]) for link in links if str(link.get("ifalias", "")).startswith("bgplb:")]

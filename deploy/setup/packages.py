@@ -22,18 +22,26 @@ NEEDED = {
     "wireguard-go": "WireGuard where the kernel has none",
     "wireguard-tools": "wg, to look at tunnels by hand",
 }
+# The same for the tests on a stock kernel in a virtual machine: too much for who does not run them.
+NEEDED_FOR_VM = {
+    "busybox-static": "the virtual machine's first programs",
+    "ipvsadm": "a service by IPVS",
+    "linux-image-amd64": "the stock kernel; it is booted in the virtual machine only",
+    "qemu-system-x86": "the virtual machine",
+    "udev": "loading modules for devices in the virtual machine",
+}
 VENV_PACKAGE = "python3-venv"
 
 
-def missing_packages(need_venv: bool) -> list[str]:
-    """Those of the needed packages that are not installed, sorted.
+def missing_packages(need_venv: bool, for_vm: bool) -> list[str]:
+    """Those of the needed packages that are not installed, sorted; `for_vm`: those of the virtual machine too.
 
     Raises:
         SetupError: this is not a Debian-like system.
     """
     if shutil.which("dpkg-query") is None or shutil.which("apt-get") is None:
         raise SetupError("this is not Debian (no dpkg, no apt-get): install these by hand: " + " ".join(sorted(NEEDED)))
-    wanted = [*NEEDED, *([VENV_PACKAGE] if need_venv else [])]
+    wanted = [*NEEDED, *(NEEDED_FOR_VM if for_vm else []), *([VENV_PACKAGE] if need_venv else [])]
     return sorted(name for name in wanted if not is_installed(name))
 
 

@@ -1,6 +1,6 @@
 """Make this machine ready to run bgplb from its repository: system packages and `.venv`.
 
-    python3 deploy/setup/setup.py [--check]
+    python3 deploy/setup/setup.py [--check] [--vm]
 
 It lists what is missing before it installs any of it, does nothing when nothing is missing,
 and never leaves a service started or enabled that was not so before. Standard library only,
@@ -88,14 +88,14 @@ def announce(missing: list[str], state: str, python: Interpreter | None) -> None
     say(f"  nothing else; the full output goes to {LOG.relative_to(ROOT)}")
 
 
-def set_up(check_only: bool) -> int:
-    """List, then install, what is missing.
+def set_up(check_only: bool, for_vm: bool) -> int:
+    """List, then install, what is missing; `for_vm`: what the virtual machine of the tests needs, too.
 
     Raises:
         SetupError: a prerequisite is missing; its text is the one sentence to show.
     """
     python = find_interpreter(VENV)
-    missing = missing_packages(need_venv=python is None)
+    missing = missing_packages(python is None, for_vm)
     state = environment_state(python)
     if not missing and state == "ready":
         say(f"everything is there: system packages, and {locked_count()} Python packages in .venv")
@@ -125,6 +125,9 @@ def set_up(check_only: bool) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Install what bgplb needs: system packages and .venv.")
     parser.add_argument("--check", action="store_true", help="only list what is missing; exit 1 if something is")
+    parser.add_argument(
+        "--vm", action="store_true", help="also what the tests on a stock kernel need: qemu and a kernel"
+    )
     arguments = parser.parse_args()
     os.chdir(str(ROOT))
     LOG.parent.mkdir(exist_ok=True)
@@ -132,7 +135,7 @@ def main() -> int:
         with LOG.with_suffix(".lock").open("w") as lock:
             # Two at the same time would install into each other's half-made .venv.
             fcntl.flock(lock, fcntl.LOCK_EX)
-            return set_up(arguments.check)
+            return set_up(arguments.check, arguments.vm)
     except SetupError as problem:
         say(f"failed: {problem}", stream=sys.stderr)
         return EXIT_PREREQUISITE

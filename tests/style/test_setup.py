@@ -137,10 +137,10 @@ def test_packages_are_listed_before_any_is_installed(tmp_path: Path, monkeypatch
     module, steps = script("setup"), script("steps")
     said: list[str] = []
     monkeypatch.setattr(module, "say", said.append)
-    monkeypatch.setattr(module, "missing_packages", lambda need_venv: ["bird2", "nftables"])
+    monkeypatch.setattr(module, "missing_packages", lambda need_venv, for_vm: ["bird2", "nftables"])
     monkeypatch.setattr(module.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(module, "install_packages", lambda *_: pytest.fail("installed without root"))
     with pytest.raises(steps.SetupError, match=r"not root.*bird2 nftables"):
-        module.set_up(check_only=False)
+        module.set_up(check_only=False, for_vm=False)
     assert any("bird2 nftables" in line for line in said)
-    assert module.set_up(check_only=True) == module.EXIT_MISSING
+    assert module.set_up(check_only=True, for_vm=False) == module.EXIT_MISSING

@@ -80,6 +80,9 @@ async def asking(path: TunnelPath, version: int) -> AsyncIterator[Asking]:
     brackets = "[{}]:7" if version == 6 else "{}:7"
     ipvsadm(path.gateway, "-A", "-u", brackets.format(service), "-s", "rr")
     ipvsadm(path.gateway, "-a", "-u", brackets.format(service), "-r", brackets.format(pod), "-m")
+    if version == 6:
+        # IPVS sees an answer only once the pod's own address was routed somewhere, as the default route of IPv4 does.
+        ip("-n", path.gateway, "-6", "route", "add", "default", "dev", "u0")
     ip("-n", path.gateway, "addr", "add", f"{service}/{32 if version == 4 else 128}", "dev", "lo")
     with entered(path.responder.name):
         server = socket.socket(FAMILY[version], socket.SOCK_DGRAM)
@@ -117,4 +120,15 @@ async def test_answers_of_ipvs_leave_by_the_source_rule_and_only_when_rerouted(p
         await converge(kernel, without_source_rule(path.gateway_state()), tables)
         assert await questions.answered() == 0
         await converge(kernel, path.gateway_state(), tables)
+        assert await questions.answered() == QUESTIONS
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("version", [4, 6])
+async def test_answers_of_tracked_ipvs_connections_leave_by_the_tunnel_too(path: TunnelPath, version: int) -> None:
+    """As kube-proxy sets IPVS up: requests are tracked, and so marked, and must not turn back into the tunnel."""
+    async with asking(path, version) as questions:
+        await warm(path, version)
+        path.gateway_kernel.sysctls.write("net.ipv4.vs.conntrack", "1")
+        path.gateway_kernel.sysctls.write(IPVS_REROUTE, "1")
         assert await questions.answered() == QUESTIONS
