@@ -72,7 +72,8 @@ class Registration:
         self._store, self._keys, self._clock, self._session = store, keys, clock, session
         self._role, self._name, self._describe, self.log = role, name, describe, log
         self.recollection = recollection or Recollection(keys, keys.agent(role, name))
-        self._revision = 0
+        self._revision = self._lease = 0
+        """What was put in place last, and under which lease."""
 
     async def keep(self, on_return: Callable[[], None]) -> None:
         """After the lease is lost: a new one and the registration again, then `on_return`. For ever."""
@@ -140,10 +141,17 @@ class Registration:
                     f"{self._role} {self._name}: another installation ({other.instance}) of this name is alive; "
                     "give this one another name, or stop the other and wait until its lease ends"
                 )
+            if self._lease not in (0, kv.lease) and self._lease == self._session.lease_id and await self._lives(kv):
+                await self._session.close()
+                raise NameTaken(
+                    f"{self._role} {self._name}: another process of this very installation ({record.instance}) has "
+                    "registered: where its state directory was copied to, remove the file 'instance' and the key"
+                )
         guard = CreatedAt(key, 0) if kv is None else ModifiedAt(key, kv.mod_revision)
-        result = await self._store.txn([guard], [Put(key, encode(record), self._session.lease_id)])
+        lease_id = self._session.lease_id
+        result = await self._store.txn([guard], [Put(key, encode(record), lease_id)])
         if result.succeeded:
-            self._revision = result.revision
+            self._revision, self._lease = result.revision, lease_id
         return result.succeeded
 
     async def _lives(self, kv: KeyValue) -> bool:

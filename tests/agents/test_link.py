@@ -1,99 +1,16 @@
 """An agent's link with the store: one live name, reports as levels, and a store that comes and goes."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from fsm.records import AgentRecord, EdgeReport
-from orchestrator.agents.link import AgentLink, NameTaken, Registration
+from orchestrator.agents.link import NameTaken
 from orchestrator.store.generation import Memory, Meta, Recollection
-from orchestrator.store.heartbeat import Heartbeat
-from orchestrator.store.lease import Session
-from orchestrator.store.port import Change, Delete, Put, Refused, Snapshot
+from orchestrator.store.port import Change, Delete, Put, Refused
 from orchestrator.store.records import RecordError, decode, encode
 from tests.agents.fakes import KEYS
-from tests.contract.store.clocks import VirtualClock
-from tests.contract.store.fake import FakeEtcd, FakeStore
-
-AGENT = KEYS.agent("edge", "edge-1")
-OBSERVED = KEYS.observed_base("edge", "edge-1")
-DESIRED = KEYS.desired_base("edge", "edge-1")
-
-
-@dataclass
-class Linked:
-    """A link, what it was told and what it said."""
-
-    store: FakeStore
-    session: Session
-    link: AgentLink
-    task: asyncio.Task[None]
-    told: list[Change] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-
-    def report(self, value: object | None) -> None:
-        self.link.reports.set(OBSERVED, value)
-
-
-class Net:
-    """A store and its clock."""
-
-    def __init__(self) -> None:
-        self.clock = VirtualClock()
-        self.server = FakeEtcd(self.clock)
-        self.turns = 0
-        self.links: list[Linked] = []
-
-    def progress(self) -> int:
-        self.turns += 1
-        return self.turns
-
-    def start(
-        self, instance: str = "i-1", store: FakeStore | None = None, recollection: Recollection | None = None
-    ) -> Linked:
-        store = store or self.server.client()
-        told: list[Change] = []
-        said: list[str] = []
-        session = Session(store, self.clock, 3000, 1000, self.progress)
-        beat = Heartbeat(store, KEYS.heartbeat("edge", "edge-1"), self.clock, 250, session, self.progress)
-
-        def log(event: str, **_fields: Any) -> None:
-            said.append(event)
-
-        registration = Registration(
-            store=store, keys=KEYS, clock=self.clock, session=session, role="edge", name="edge-1",
-            describe=lambda: AgentRecord("edge-1", "edge", instance, "1", "key"), log=log,
-            recollection=recollection,
-        )  # fmt: skip
-        link = AgentLink(
-            store=store, keys=KEYS, clock=self.clock, session=session, heartbeat=beat, registration=registration,
-            role="edge", name="edge-1", on_desired=told.extend,
-        )  # fmt: skip
-        linked = Linked(store, session, link, asyncio.create_task(link.run()), told, said)
-        self.links.append(linked)
-        return linked
-
-    async def stop(self, linked: Linked) -> None:
-        linked.task.cancel()
-        with suppress(asyncio.CancelledError, ExceptionGroup, NameTaken, RecordError):
-            await linked.task
-
-    def observed(self) -> EdgeReport | None:
-        kv = self.server.items.get(OBSERVED)
-        return None if kv is None else decode(kv.value, EdgeReport, OBSERVED)
-
-
-@pytest.fixture
-async def net() -> AsyncIterator[Net]:
-    made = Net()
-    yield made
-    for linked in made.links:
-        await made.stop(linked)
-    await made.server.close()
+from tests.agents.link_world import AGENT, DESIRED, OBSERVED, Net
 
 
 async def test_it_registers_beats_listens_and_reports_under_one_lease(net: Net) -> None:
@@ -107,44 +24,6 @@ async def test_it_registers_beats_listens_and_reports_under_one_lease(net: Net) 
     assert [change.key for change in linked.told] == [DESIRED]
 
 
-@pytest.mark.parametrize("key", [AGENT, OBSERVED, KEYS.heartbeat("edge", "edge-1")])
-async def test_a_key_that_another_hand_deleted_while_the_lease_lives_is_put_back(net: Net, key: str) -> None:
-    linked = net.start()
-    linked.report(EdgeReport("i-1"))
-    await net.clock.advance(1.0)
-    lease = linked.session.lease_id
-    net.server.commit([Delete(key)])
-    await net.clock.advance(11.0)
-    assert net.server.items[key].lease == linked.session.lease_id == lease
-    assert net.observed() == EdgeReport("i-1")
-
-
-async def test_a_report_that_another_hand_changed_is_put_right(net: Net) -> None:
-    linked = net.start()
-    linked.report(EdgeReport("i-1", bird="up"))
-    await net.clock.advance(1.0)
-    net.server.commit([Put(OBSERVED, encode(EdgeReport("i-1", bird="silent")), linked.session.lease_id)])
-    await net.clock.advance(11.0)
-    assert net.observed() == EdgeReport("i-1", bird="up")
-
-
-async def test_where_reports_may_not_be_read_the_agent_goes_on_without(net: Net) -> None:
-    class Confined(FakeStore):
-        async def list(self, prefix: str) -> Snapshot:
-            if prefix == KEYS.observed_prefix("edge", "edge-1"):
-                raise Refused("permission denied")
-            return await super().list(prefix)
-
-    linked = net.start(store=Confined(net.server))
-    await net.clock.advance(25.0)
-    linked.report(EdgeReport("i-1"))
-    await net.clock.advance(1.0)
-    assert net.observed() == EdgeReport("i-1")
-    assert [said for said in linked.said if "bootstrap-auth" in said] == [
-        "reports can't be looked for; 'bgplb etcd bootstrap-auth' allows it"
-    ]
-
-
 async def test_a_second_installation_with_a_live_name_is_refused_and_the_first_goes_on(net: Net) -> None:
     first = net.start("i-1")
     await net.clock.advance(0.5)
@@ -156,16 +35,6 @@ async def test_a_second_installation_with_a_live_name_is_refused_and_the_first_g
     await net.clock.advance(5.0)
     assert decode(net.server.items[AGENT].value, AgentRecord, AGENT).instance == "i-1"
     assert not first.task.done()
-
-
-async def test_a_registration_that_hangs_on_nothing_keeps_nobody_out(net: Net) -> None:
-    """Written by hand, or left by a lease that ended and took no key along: it names somebody who is dead."""
-    net.server.commit([Put(AGENT, encode(AgentRecord("edge-1", "edge", "i-dead", "1", "key")))])
-    linked = net.start("i-1")
-    await net.clock.advance(1.0)
-    assert not linked.task.done()
-    assert decode(net.server.items[AGENT].value, AgentRecord, AGENT).instance == "i-1"
-    assert net.server.items[AGENT].lease == linked.session.lease_id
 
 
 async def test_two_that_start_at_once_end_as_one(net: Net) -> None:
