@@ -83,7 +83,9 @@ class LeaderLoop:
         self._changed_s = self._turned_s = 0.0
         self._write_failed = False
         self.turns = 0
-        """Turns taken: what the zombie rule takes for progress."""
+        """Turns taken, and pieces of long ones: what the zombie rule takes for progress. A thousand pools on little of
+        a processor may take a single turn longer than a lease.
+        """
 
     # ---- inputs ----------------------------------------------------------------------------------------------------
 
@@ -151,11 +153,16 @@ class LeaderLoop:
         except TimeoutError:
             self._wake.set()
 
+    async def _breathe(self) -> None:
+        """A piece of a long turn is done: that is progress, and everything else gets its turn."""
+        self.turns += 1
+        await self._clock.sleep(0)
+
     async def turn(self) -> bool:
         """Look once and commit what follows; False if something has to be tried again."""
         while self._known.behind:  # a follower that begins to lead
             self._dirty |= self._known.catch_up(self._clock.now(), TAKEN_IN_AT_ONCE)
-            await self._clock.sleep(0)
+            await self._breathe()
         if not self._leading:
             self._leading = True
             self.intent.forget()
@@ -192,7 +199,7 @@ class LeaderLoop:
             counter = max(counter, last_number(self._known))
             for number, name in enumerate(names[start : start + SETTLED_AT_ONCE], 1):
                 if number % SETTLED_IN_A_ROW == 0:
-                    await self._clock.sleep(0)
+                    await self._breathe()
                 self._dirty.discard(name)
                 view = views.get(name)  # none, if its spec was finished meanwhile
                 batch, counter = self._settler.settle(name, view, now, counter) if view else (None, counter)

@@ -201,11 +201,12 @@ async def test_a_turn_in_which_nothing_is_committed_lets_others_run(monkeypatch:
     leader.sync()
     await leader.loop.turn()
     store.written.clear()
-    made = pauses(world, monkeypatch)
+    made, before = pauses(world, monkeypatch), leader.loop.turns
     leader.loop.wake()
     assert await leader.loop.turn()
     assert store.written == []
     assert made == [0.0] * (MANY // SETTLED_IN_A_ROW)
+    assert leader.loop.turns - before == len(made), "a long turn must not look like a loop that hangs"
 
 
 async def test_who_begins_to_lead_takes_its_backlog_in_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
