@@ -189,7 +189,7 @@ class EdgeAgent:
         self._report_pools(due)
         if failed:
             self._base_wake.set()
-        return not failed and self._problems.get("disk") == ""
+        return not failed and not self._kept.trouble
 
     def _accept(self, due: Mapping[str, tuple[EdgePool, int]]) -> list[Order]:
         """The commands that the fence lets pass, and it is on disk that it did."""
@@ -202,7 +202,7 @@ class EdgeAgent:
         passed = {pool: order for pool, order in due.items() if pool not in refused}
         if verdict != before and not self._kept.first(replace(self._state, fence=verdict)):
             for pool in passed:
-                self._moves.at(pool).error = self._problems.get("disk")
+                self._moves.at(pool).error = self._kept.trouble
                 self._orders.setdefault(pool, due[pool])
             return []
         old = {pool: accepted.command for pool, accepted in before.pools.items()}

@@ -22,6 +22,11 @@ class Kept(Generic[S]):
         self.state, self.save, self._problems = state, save, problems
         self._owed = False
 
+    @property
+    def trouble(self) -> str:
+        """Why the disk took nothing the last time; empty if it did."""
+        return self._problems.get(WHERE)
+
     def first(self, state: S) -> bool:
         """Take this state once it is on disk. Where that can't be all stays as it was: for what must not be obeyed,
         nor acknowledged, by an agent that could forget it.
@@ -40,7 +45,7 @@ class Kept(Generic[S]):
 
     def settle(self) -> None:
         """Bring to disk what it did not take before, if there is something."""
-        if self._owed or WHERE in self._problems:
+        if self._owed or self.trouble:
             self._owed = not self._write(self.state)
 
     def _write(self, state: S) -> bool:
