@@ -22,6 +22,8 @@ MOVE_TIMEOUT_S = 20.0
 ADOPT_TIMEOUT_S = 40.0
 """For an adoption after the part of the brain that was missing came back: etcd and a leader have to be elected."""
 BASELINE_PROBES = 2_000
+BENCH_BASELINE_PROBES = 500
+"""Before each cut of a bench, which judges no baseline: enough for the sender to run smoothly."""
 AFTER_PROBES = 500
 """How long the probes go on after a move, in numbers, so that a late loss is seen too."""
 
@@ -148,15 +150,17 @@ def cut_and_return(
     before: dict[str, Any],
     on_return: Callable[[], None],
     missing: Absence | None = None,
+    baseline: int = BASELINE_PROBES,
 ) -> PowerCut:
     """Cut OWNER's power under probes, wait for the move, give the power back, wait for the ready standby.
 
     `on_return` runs as soon as the machine is on again. `missing` is taken away before the cut and given back after
-    the edge moved by itself. Raises LabError when a step does not happen in its time.
+    the edge moved by itself; `baseline` probes come before all of that. Raises LabError when a step does not happen in
+    its time.
     """
     missing = missing or Absence()
     prober = Prober(world)
-    prober.wait_until(BASELINE_PROBES)
+    prober.wait_until(baseline)
     if missing.part is not None:
         missing.before_cut(world)
         prober.wait_until(prober.due_now() + absence.GONE_PROBES)
@@ -349,7 +353,7 @@ def bench_failover(world: World, runs: int, keep: bool = False, without: Without
         for number in range(1, runs + 1):
             before = observe.wait_armed(world, MOVE_TIMEOUT_S, OWNER)
             began_ns = time.monotonic_ns()
-            cut = cut_and_return(world, watch, before, lambda: None, Absence(without))
+            cut = cut_and_return(world, watch, before, lambda: None, Absence(without), BENCH_BASELINE_PROBES)
             if cut.floor_ms is None:
                 raise LabError(f"run {number}: the edge never dropped the unmanaged prefix {topology.FLOOR_PREFIX}")
             Absence(without).check_adopted(cut.executed)
