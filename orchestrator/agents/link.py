@@ -35,13 +35,10 @@ from orchestrator.store.records import decode, encode
 RETRY_S = 0.2
 REPAIR_EVERY_S = 10.0
 REFUSED_PAUSE_S = 2.0
-LOOK_EVERY_S = 0.5
 VERIFY_EVERY_S = 10.0
 """How often an agent looks whether what it has in the store is still there, in seconds."""
 RECOGNISE_EVERY_S = 1.0
 """How often a store that is not obeyed is looked at again."""
-SILENT_AFTER_S = 3.0
-"""So long after our last heartbeat that it took, a store is said to be silent, in seconds."""
 
 Log = Callable[..., None]
 
@@ -292,7 +289,7 @@ class AgentLink:
             group.create_task(self._registration.verify(), name="registration looked for")
             group.create_task(self._verify_reports(), name="reports looked for")
             group.create_task(self._recollection.keep(self._store, self._clock), name="store memory")
-            group.create_task(self._notice(), name="silence")
+            group.create_task(self._heartbeat.notice(self._log), name="silence")
 
     def _registered_again(self) -> None:
         if self.refusal:
@@ -332,19 +329,6 @@ class AgentLink:
         if self._refused:
             self._refused = ""
             self._log("the store answers again")
-
-    async def _notice(self) -> None:
-        """Say when the store falls silent and when it is back; nothing else follows from it."""
-        self._heard_s = self._clock.now()
-        silent = False
-        while True:
-            await self._clock.sleep(LOOK_EVERY_S)
-            silent_s = self._clock.now() - self._heard_s
-            if not silent and silent_s > SILENT_AFTER_S:
-                self._log("the store does not answer", silent_s=round(silent_s, 1), reason=self._heartbeat.failure)
-            elif silent and silent_s <= SILENT_AFTER_S:
-                self._log("the store answers again")
-            silent = silent_s > SILENT_AFTER_S
 
 
 def _refusal(error: Refused | StoreChanged | ExceptionGroup[Exception]) -> str | None:

@@ -10,6 +10,9 @@ from orchestrator.store.port import Indeterminate, LeaseLost, Store, Unavailable
 
 SCHEMA = 1
 _REMEMBERED = 64
+_LOOK_EVERY_S = 0.5
+_SILENT_AFTER_S = 3.0
+"""So long after the last beat that it took, a store is said to be silent, in seconds."""
 
 
 class Heartbeat:
@@ -44,6 +47,7 @@ class Heartbeat:
         """Number of the last beat sent."""
         self.failures = 0
         """Beats that the store did not confirm."""
+        self._heard_s = clock.now()
         self.failure = ""
         """What the last of them met with."""
 
@@ -64,6 +68,19 @@ class Heartbeat:
             due = max(due + self._interval_s, self._clock.now())
             await self._clock.sleep(due - self._clock.now())
 
+    async def notice(self, log: Callable[..., object]) -> None:
+        """Say when the store falls silent, and why, and when it is back; nothing else follows from it. For ever."""
+        self._heard_s = self._clock.now()
+        silent = False
+        while True:
+            await self._clock.sleep(_LOOK_EVERY_S)
+            silent_s = self._clock.now() - self._heard_s
+            if not silent and silent_s > _SILENT_AFTER_S:
+                log("the store does not answer", silent_s=round(silent_s, 1), reason=self.failure)
+            elif silent and silent_s <= _SILENT_AFTER_S:
+                log("the store answers again")
+            silent = silent_s > _SILENT_AFTER_S
+
     async def beat(self) -> bool:
         """Write one beat; returns whether the store confirmed it. Without a lease nothing is written."""
         lease_id = self._session.lease_id
@@ -83,6 +100,7 @@ class Heartbeat:
             self.failure = str(error)
             return False
         self._commits.append(revision)
+        self._heard_s = self._clock.now()
         if self.on_commit is not None:
             self.on_commit(revision)
         return True

@@ -130,6 +130,7 @@ class Replica:
             asyncio.create_task(self.registration.verify(), name="registration looked for"),
             asyncio.create_task(self.session.run(), name="lease"),
             asyncio.create_task(self.heartbeat.run(), name="heartbeat"),
+            asyncio.create_task(self.heartbeat.notice(self.log.warning), name="silence"),
             asyncio.create_task(self.mirror.run(), name="mirror"),
             asyncio.create_task(self.election.run(), name="election"),
             asyncio.create_task(self.loop.run(), name="leader loop"),

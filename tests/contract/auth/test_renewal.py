@@ -101,10 +101,11 @@ async def test_a_renewed_file_is_used_without_a_restart_once_it_can_be(unguarded
 
 
 async def test_a_store_that_takes_its_time_over_passwords_lets_us_in(tmp_path: Path) -> None:
-    """A hash that takes longer than one try may. Many calls at once are one log-in, or none would ever end."""
+    """A hash that takes longer than one try may. Many calls at once are one log-in, or none would ever end. So it is
+    when the token has ended."""
     if (missing := etcd_missing()) is not None:
         pytest.skip(f"needs {missing}")
-    slow = Guarded(tmp_path, "password", more_flags=(f"--bcrypt-cost={COSTLY}",))
+    slow = Guarded(tmp_path, "password", more_flags=(f"--bcrypt-cost={COSTLY}", "--auth-token-ttl=1"))
     slow.cluster.start_all()
     try:
         slow.bootstrap("--orchestrator", "orch-1", "--enable")
@@ -116,6 +117,8 @@ async def test_a_store_that_takes_its_time_over_passwords_lets_us_in(tmp_path: P
             while not all(await asyncio.gather(*(works(store) for _ in range(8)))):
                 pass
         took_s = asyncio.get_running_loop().time() - began
+        await asyncio.sleep(2.0)  # the token's end
+        await until_it_works(store)
         await store.close()
         assert took_s > ATTEMPT_S, "or it was not slow"
     finally:
@@ -148,8 +151,10 @@ async def test_a_daemon_lives_through_it(unguarded: Guarded, tmp_path: Path) -> 
         running.start("orch-1")
         await beats()
         await make_it_useless(unguarded, began)
+        async with asyncio.timeout(LIMIT_S):
+            while "the store does not answer" not in (folder / "orch-1.log").read_text():
+                await asyncio.sleep(0.2)
         renew(unguarded)
-        await asyncio.sleep(2.0)
         await beats()
         running.check()
     finally:
