@@ -24,7 +24,7 @@ test: setup lint ## all checks and all tests, the quick ones first
 	$(BIN)/pytest tests
 
 chaos: setup ## losses of every kind, packets counted; wants a machine that does nothing else (root)
-	$(BIN)/pytest tests/lab tests/wiring -m chaos
+	$(BIN)/pytest tests/lab tests/wiring tests/trust -m chaos
 
 vm: setup ## what needs the stock kernel (its WireGuard, IPVS, a failover with them) in a virtual machine (root; minutes)
 	@$(PYTHON) deploy/setup/setup.py --vm
