@@ -4,7 +4,6 @@ import secrets
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -43,11 +42,12 @@ class Guarded:
     def __post_init__(self) -> None:
         self._authority = trustme.CA()
         self._authority.cert_pem.write_to_path(self.folder / "ca.pem")
+        self._authority.cert_pem.write_to_path(self.folder / "clients.pem")
         server = self._authority.issue_cert(self.host, "localhost")
         self._keep(server, "server")
         flags = [f"--cert-file={self.folder}/server.pem", f"--key-file={self.folder}/server.key"]
         if self.login == "certificate":
-            flags += [f"--trusted-ca-file={self.folder}/ca.pem", "--client-cert-auth=true"]
+            flags += [f"--trusted-ca-file={self.folder}/clients.pem", "--client-cert-auth=true"]
         self.cluster = EtcdCluster(
             1,
             (*flags, *self.more_flags),
@@ -72,11 +72,14 @@ class Guarded:
         key.touch(mode=0o600)
         leaf.private_key_pem.write_to_path(key)
 
-    def certify(self, user: str, valid: timedelta) -> None:
+    def distrust(self) -> None:
+        """From its next start etcd takes only certificates that are made after this."""
+        self._authority = trustme.CA()
+        (self.folder / "clients.pem").write_bytes(self._authority.cert_pem.bytes())
+
+    def certify(self, user: str) -> None:
         """Another certificate for this user, in the place of the one before."""
-        self._keep(
-            self._authority.issue_cert("client.example", common_name=user, not_after=datetime.now(UTC) + valid), user
-        )
+        self._keep(self._authority.issue_cert("client.example", common_name=user), user)
 
     def section(self, user: str) -> dict[str, object]:
         """The section `etcd` of a configuration file for this user."""
