@@ -32,6 +32,7 @@ def test_a_service_fault_strikes_only_where_that_service_is() -> None:
         ("loss", "gw-a", "5%", "a whole number from 1 to 100"),
         ("one-way-cut", "gw-a", "up", "in, out"),
         ("power-cut", "gw-a", "5", "takes no value"),
+        ("clock-jump", "gw-a", "+2h", r"\+1h, -1h"),
         ("partition", "gw-a", "worker-1", "orchestrators"),
         ("partition", "gw-a", "gw-a", "between two"),
     ],
