@@ -81,13 +81,17 @@ class Election:
         instance: str,
         session: Session,
         heartbeat: Heartbeat,
+        beats: Mirror,
         stamp: Callable[[], str],
         on_change: Callable[[int], None] | None = None,
         takeover_beats: int = 3,
         tick_ms: int = 250,
         repair_every_s: float = 10.0,
     ) -> None:
-        """``stamp`` gives the time of day for the record; ``on_change`` gets the create revision, 0 when it ends."""
+        """``beats`` has the heartbeats of all orchestrators, and is run by whoever gives it: it may be late.
+
+        ``stamp`` gives the time of day for the record; ``on_change`` gets the create revision, 0 when it ends.
+        """
         self._store = store
         self._keys = keys
         self._clock = clock
@@ -105,7 +109,7 @@ class Election:
         self._resigned = False
         self._wake = asyncio.Event()
         self._leaders = Mirror(store, keys.leader, clock, repair_every_s, self._on_leader)
-        self._beats = Mirror(store, keys.heartbeats(ROLE), clock, repair_every_s)
+        self._beats = beats
         heartbeat.on_commit = self._on_own_beat
         self.takeovers = 0
         """Leaders that this follower declared dead."""
@@ -133,7 +137,6 @@ class Election:
         """Campaign for ever; cancel it to stop. Raises `StoreChanged`, `Refused` or `BadLeaderRecord`."""
         tasks = {
             asyncio.create_task(self._leaders.run(), name="leader key"),
-            asyncio.create_task(self._beats.run(), name="orchestrator heartbeats"),
             asyncio.create_task(self._ticks(), name="election tick"),
             asyncio.create_task(self._campaign(), name="campaign"),
         }

@@ -63,10 +63,10 @@ class Replica:
         lease, own_beat = config.lease, self.keys.heartbeat(ROLE, config.name)
         self.session = Session(store, clock, lease.ttl_ms, lease.renew_every_ms, self._progress)
         self.heartbeat = Heartbeat(store, own_beat, clock, lease.heartbeat_every_ms, self.session, self._progress)
-        self.election = Election(
-            store, self.keys, clock, config.name, instance, self.session, self.heartbeat, stamp, self._led
-        )
         self.mirror = Mirror(store, self.keys.prefix, clock, REPAIR_EVERY_S, self._changed)
+        self.election = Election(
+            store, self.keys, clock, config.name, instance, self.session, self.heartbeat, self.mirror, stamp, self._led
+        )
         self.loop = LeaderLoop(
             name=config.name,
             keys=self.keys,

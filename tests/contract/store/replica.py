@@ -3,10 +3,11 @@
 import asyncio
 
 from fsm.ports import Clock
-from orchestrator.store.election import Election
+from orchestrator.store.election import ROLE, Election
 from orchestrator.store.heartbeat import Heartbeat
 from orchestrator.store.keys import Keys
 from orchestrator.store.lease import Session
+from orchestrator.store.mirror import Mirror
 from orchestrator.store.port import Store
 
 KEYS = Keys()
@@ -26,6 +27,7 @@ class Replica:
         self.session = Session(store, clock, ttl_ms, ttl_ms // 3, self.progress)
         beat_key = keys.heartbeat("orchestrator", name)
         self.heartbeat = Heartbeat(store, beat_key, clock, 250, self.session, self.progress)
+        self.beats = Mirror(store, keys.heartbeats(ROLE), clock, 10.0)
         self.election = Election(
             store,
             keys,
@@ -34,6 +36,7 @@ class Replica:
             instance or f"instance-{name}",
             self.session,
             self.heartbeat,
+            self.beats,
             stamp=lambda: "2030-01-01T00:00:00Z",
             on_change=self.seen.append,
         )
@@ -49,8 +52,16 @@ class Replica:
         await self.session.open()
         self._tasks = [
             asyncio.create_task(part.run(), name=f"{self.name}")
-            for part in (self.session, self.heartbeat, self.election)
+            for part in (self.session, self.heartbeat, self.beats, self.election)
         ]
+
+    async def campaign(self) -> None:
+        """The election alone, with the heartbeats that it looks at; for ever."""
+        beats = asyncio.create_task(self.beats.run())
+        try:
+            await self.election.run()
+        finally:
+            beats.cancel()
 
     async def kill(self) -> None:
         """End all tasks and tell nobody."""

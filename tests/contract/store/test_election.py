@@ -211,7 +211,7 @@ async def test_a_resignation_during_a_claim_takes_the_claim_back() -> None:
 
         replica.store.txn = slow  # type: ignore[method-assign]
         await replica.session.open()
-        election = asyncio.create_task(replica.election.run())
+        election = asyncio.create_task(replica.campaign())
         await scene.clock.advance(0.05)
         assert KEYS.leader in scene.server.items
         await replica.election.resign()
@@ -269,7 +269,7 @@ async def test_a_claim_without_an_answer_is_cleared_up(fate: str) -> None:
         scene.replicas["a"], scene.clients["a"] = replica, store
         await replica.session.open()
         store.lose_answer = fate  # type: ignore[assignment]
-        election = asyncio.create_task(replica.election.run())
+        election = asyncio.create_task(replica.campaign())
         await scene.clock.advance(1)
         assert replica.leads
         kv = scene.server.items[KEYS.leader]
@@ -305,7 +305,7 @@ async def test_a_leader_that_never_beat_is_replaced() -> None:
     async with scene_of() as scene:
         stranger = Replica(scene.server.client(), scene.clock, "stranger")
         await stranger.session.open()
-        alone = asyncio.create_task(stranger.election.run())
+        alone = asyncio.create_task(stranger.campaign())
         await scene.clock.settle()
         alone.cancel()
         assert KEYS.leader in scene.server.items
@@ -318,7 +318,7 @@ async def test_a_leader_key_that_nobody_understands_stops_the_election() -> None
     await scene.server.client().put(KEYS.leader, b"{")
     replica = Replica(scene.server.client(), scene.clock, "a")
     await replica.session.open()
-    task = asyncio.create_task(replica.election.run())
+    task = asyncio.create_task(replica.campaign())
     await scene.clock.advance(1)
     with pytest.raises(BadLeaderRecord, match="etcdctl"):
         await asyncio.wait_for(task, 1)
