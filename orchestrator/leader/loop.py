@@ -7,22 +7,19 @@ refuses is looked at again. Followers run the same loop with nothing to do, so t
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
-from fsm.desired import Key, agent_bases
-from fsm.effects import AppendHistory, DropDesired, Failed, SetDesired
+from fsm.effects import AppendHistory, Failed
 from fsm.evaluate import PoolView
 from fsm.ports import Clock
-from fsm.records import AgentBase, Request
-from orchestrator.leader.intent import IntentKeeper, departed, finished, identities, let_go
+from orchestrator.leader.docket import Docket
+from orchestrator.leader.intent import IntentKeeper
 from orchestrator.leader.interpret import GUARD_FAILED, Interpreter, chunks
 from orchestrator.leader.knowledge import Knowledge
 from orchestrator.leader.ledger import record_commit
 from orchestrator.leader.lookout import Lookout
 from orchestrator.leader.numbers import last_number
-from orchestrator.leader.requests import PRUNE, decide, refuse
 from orchestrator.leader.settler import Settler
-from orchestrator.leader.writes import Answer, Batch, DropRequest, SetSpec, Write
+from orchestrator.leader.writes import Batch
 from orchestrator.log import transition
 from orchestrator.store.keys import Keys
 from orchestrator.store.port import Change, Guard
@@ -42,10 +39,6 @@ SETTLED_IN_A_ROW = 10
 
 TAKEN_IN_AT_ONCE = 200
 """Records that are read between two turns of everything else, heartbeats above all: some milliseconds of work."""
-
-REQUEST_KEPT_S = 3600.0
-PRUNED_AT_ONCE = 100
-"""Objects that one transaction, which holds 128 operations, deletes."""
 
 Log = Callable[..., None]
 
@@ -78,7 +71,7 @@ class LeaderLoop:
         self._dirty: set[str] = set()
         self._lookout = Lookout(knowledge, mirror_age_s)
         self._settler = Settler(name, keys, knowledge, wall_ms, term)
-        self._answered_s: dict[str, float] = {}
+        self._docket = Docket(knowledge, self.intent, self._settler)
         self._leading = False
         self._changed_s = self._turned_s = 0.0
         self._write_failed = False
@@ -172,9 +165,11 @@ class LeaderLoop:
         dirty, self._dirty = self._dirty, set()
         lacking = self.intent.missing(self._known)
         moved = self._lookout.look(now)
-        batches = self._base_batches() if "base" in dirty else []
+        batches = self._docket.bases() if "base" in dirty else []
         views = self._lookout.views(now, self._write_failed, {name for kind, name in lacking if kind == POOL_KIND})
-        requested = self._requests(views, now) if "base" in dirty else []
+        requested, waiting = self._docket.requests(views, now) if "base" in dirty else ([], False)
+        if waiting:
+            self._dirty.add("base")
         asked = {batch.machine for batch in requested}
         every = self._lookout.names() if "base" in dirty else set()
         names = (dirty | moved | self._due(now) | every) - asked
@@ -224,68 +219,6 @@ class LeaderLoop:
         ends = {r.name: r.moves_s[-1] + r.backoff_ms / 1000 for r in damped}
         late = {r.name for r in self._known.machines.values() if r.deadline_s is not None and r.deadline_s <= now}
         return late | {name for name, end in ends.items() if before < end <= now}
-
-    # ---- deciding --------------------------------------------------------------------------------------------------
-
-    def _base_batches(self) -> list[Batch]:
-        """Intent, identities, finished deletions, and the agents' bases."""
-        intended = self.intent.writes(self._known)
-        back = {(write.kind, write.name) for write in intended if isinstance(write, SetSpec)}
-        gone = [drop for drop in finished(self._known) if (drop.kind, drop.name) not in back]
-        writes: list[Write] = [*intended, *identities(self._known), *gone, *departed(self._known)]
-        told = self._known.bases()
-        wanted: dict[Key, AgentBase] = {}
-        for group in self._known.groups().values():  # one that is being deleted, too: its pools may not be gone yet
-            pools = [p for p in self._known.pool_specs().values() if p.gateway_ref == group.name]
-            wanted |= agent_bases(group, pools, self._known.identities())
-        # Whoever is let go is told so: a key that is merely gone takes no tunnel down, and this one may be off now.
-        wanted |= {agent: AgentBase() for agent in told if agent not in wanted}
-        writes += [SetDesired(r, a, "", "", base) for (r, a), base in wanted.items() if told.get((r, a)) != base]
-        writes += [DropDesired(role, agent, "", "") for role, agent in let_go(self._known)]
-        return [Batch((write,)) for write in writes]
-
-    def _requests(self, views: Mapping[str, PoolView], now: float) -> list[Batch]:
-        batches: list[Batch] = []
-        taken: set[str] = set()
-        counter = last_number(self._known)
-        self._answered_s = {id_: since for id_, since in self._answered_s.items() if id_ in self._known.requests}
-        for request in sorted(self._known.requests.values(), key=lambda r: r.at_ms):
-            if request.answer:
-                if now - self._answered_s.setdefault(request.id, now) > REQUEST_KEPT_S:
-                    batches.append(Batch((DropRequest(request.id),)))
-                continue
-            if request.subject in taken:
-                self._dirty.add("base")
-                continue
-            taken.add(request.subject)
-            if request.verb == PRUNE:
-                batches += self._prune(request)
-                continue
-            decision = decide(request, self._known, views)
-            batch: Batch | None = None
-            if decision.event or decision.record:
-                view = views[request.subject]
-                batch, counter = self._settler.settle(
-                    request.subject, view, now, counter, decision.event, decision.record
-                )
-                if batch is None:
-                    decision = refuse(f"pool {request.subject}: nothing to do")
-            answer = Answer(replace(request, answer=decision.answer, accepted=decision.accepted))
-            body = batch or Batch(())
-            batches.append(replace(body, writes=(*body.writes, *decision.writes, answer)))
-        return batches
-
-    def _prune(self, request: Request) -> list[Batch]:
-        """The deletions and the answer in one transaction: an answered request is done, whoever leads then."""
-        if not self.intent.readable:
-            text = "the leader has no good reading of its folder of manifests; see 'bgplb status'"
-            return [Batch((Answer(replace(request, answer=text)),))]
-        writes = self.intent.prune(self._known)
-        if len(writes) > PRUNED_AT_ONCE:
-            self._dirty.add("base")  # the answer comes with the last of them
-            return [Batch(writes[:PRUNED_AT_ONCE])]
-        names = ", ".join(f"{write.kind}/{write.name}" for write in writes)
-        return [Batch((*writes, Answer(replace(request, answer=f"deletes {names or 'nothing'}", accepted=True))))]
 
     # ---- committing ------------------------------------------------------------------------------------------------
 

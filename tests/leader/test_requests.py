@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fsm.records import Request
-from orchestrator.leader.loop import REQUEST_KEPT_S
+from orchestrator.leader.docket import REQUEST_KEPT_S
 from tests.leader.model import KEYS, MAIL, WEB, Replica, World, group, other, settled
 
 
@@ -218,4 +218,4 @@ async def test_an_answered_request_goes_after_an_hour() -> None:
     assert len(world.present("requests")) == 1
     await world.round(leader, ticks=3, step_s=REQUEST_KEPT_S / 2 + 1)
     assert world.present("requests") == []
-    assert leader.loop._answered_s == {}, "nor does the leader remember it"
+    assert leader.loop._docket._answered_s == {}, "nor does the leader remember it"

@@ -1,5 +1,6 @@
 """The rules of the house hold for every file of the repository."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,6 +34,15 @@ def test_functions_are_short() -> None:
 
 def test_files_are_short() -> None:
     check(shape.long_file, *PRODUCT, LAB, SETUP, "tests")
+
+
+def test_the_files_that_tell_the_story_are_shorter_still() -> None:
+    """The four that the README begins with: who has read them can change a transition."""
+    story = (REPOSITORY / "README.md").read_text().partition("## Reading the code")[2].partition("## ")[0]
+    files = re.findall(r"^\d\. \[(\S+\.py)\]", story, re.MULTILINE)
+    assert len(files) == 4
+    lengths = {file: len((REPOSITORY / file).read_text().splitlines()) for file in files}
+    assert {file for file, lines in lengths.items() if lines >= 300} == set(), lengths
 
 
 def test_names_say_something() -> None:
