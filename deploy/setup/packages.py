@@ -39,9 +39,10 @@ def missing_packages(need_venv: bool, for_vm: bool) -> list[str]:
     Raises:
         SetupError: this is not a Debian-like system.
     """
+    wanted = [*NEEDED, *(NEEDED_FOR_VM if for_vm else [])]
     if shutil.which("dpkg-query") is None or shutil.which("apt-get") is None:
-        raise SetupError("this is not Debian (no dpkg, no apt-get): install these by hand: " + " ".join(sorted(NEEDED)))
-    wanted = [*NEEDED, *(NEEDED_FOR_VM if for_vm else []), *([VENV_PACKAGE] if need_venv else [])]
+        raise SetupError("this is not Debian (no dpkg, no apt-get): install these by hand: " + " ".join(sorted(wanted)))
+    wanted += [VENV_PACKAGE] if need_venv else []
     return sorted(name for name in wanted if not is_installed(name))
 
 

@@ -144,3 +144,13 @@ def test_packages_are_listed_before_any_is_installed(tmp_path: Path, monkeypatch
         module.set_up(check_only=False, for_vm=False)
     assert any("bird2 nftables" in line for line in said)
     assert module.set_up(check_only=True, for_vm=False) == module.EXIT_MISSING
+
+
+def test_what_the_virtual_machine_needs_is_asked_for_only_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, steps = script("packages"), script("steps")
+    monkeypatch.setattr(module, "is_installed", lambda name: False)
+    assert "qemu-system-x86" not in module.missing_packages(need_venv=False, for_vm=False)
+    assert set(module.NEEDED_FOR_VM) <= set(module.missing_packages(need_venv=False, for_vm=True))
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    with pytest.raises(steps.SetupError, match=r"by hand: .*qemu-system-x86"):
+        module.missing_packages(need_venv=False, for_vm=True)
