@@ -98,11 +98,9 @@ class Prober:
                 due = self._ask(self._small, None)
                 # After a delay of our own the rhythm starts anew: no burst to catch up.
                 next_small = max(next_small + self._interval_s, self._clock.now())
-                if due < next_small:
-                    await self._pause_until(due)
-                    self._tell()
-                await self._pause_until(next_small)
+                await self._pause_until(min(due, next_small))
                 self._tell()
+                await self._pause_until(next_small)
         finally:
             self.close()
 
