@@ -175,6 +175,7 @@ while True:
 """
 
 
+@pytest.mark.chaos
 def test_one_whose_bird_accepts_and_never_answers_goes_on(edge: Edge) -> None:
     """A BIRD that hangs makes sessions unknown, never down; and it holds up neither commands nor signs of life."""
     edge.box.etcd()
