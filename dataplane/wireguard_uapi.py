@@ -24,6 +24,8 @@ SOCKET_DIR = Path("/var/run/wireguard")
 """One folder for all network namespaces of a mount namespace: interface names must be unique over them."""
 
 _DEADLINE_S = 2.0
+_SILENT_DEADLINE_S = 0.25
+"""For a program that did not answer the last time: who waits for one that hangs keeps the other tunnels waiting."""
 _START_DEADLINE_S = 5.0
 _LIMIT_BYTES = 1 << 22
 
@@ -33,7 +35,7 @@ class _Control:
 
     def __init__(self, name: str, deadline_s: float) -> None:
         self._name = name
-        self._deadline_s = deadline_s
+        self._deadline_s = self._patience_s = deadline_s
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._lock = asyncio.Lock()
 
@@ -41,7 +43,7 @@ class _Control:
         """The answer to a request. Raises KernelRefused by its errno, KernelTimeout when there is none."""
         op = f"{what} on {self._name}"
         try:
-            async with asyncio.timeout(self._deadline_s), self._lock:
+            async with asyncio.timeout(self._patience_s), self._lock:
                 try:
                     answer = await self._once(request)
                 except (EOFError, ConnectionError):
@@ -50,11 +52,13 @@ class _Control:
                     answer = await self._once(request)
         except TimeoutError as error:
             self.close()
-            raise KernelTimeout(op, self._deadline_s) from error
+            waited_s, self._patience_s = self._patience_s, min(self._deadline_s, _SILENT_DEADLINE_S)
+            raise KernelTimeout(op, waited_s) from error
         except (OSError, EOFError) as error:
             self.close()
             detail = f"no wireguard-go answers at {SOCKET_DIR / (self._name + '.sock')}"
             raise KernelRefused(errno.ENODEV, op, detail) from error
+        self._patience_s = self._deadline_s
         code = uapi_text.answer_errno(answer)
         if code:
             raise KernelRefused(code, op)
