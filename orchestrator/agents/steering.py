@@ -165,28 +165,28 @@ class Steering:
         `gone`: prefixes that have no owner.
         """
         owners = dict.fromkeys(gone) | {prefix: c.owner for c in commands for prefix in c.prefixes}
-        found = await asyncio.gather(
-            *(self._park_on(lane, owners) for lane in lanes.values()), return_exceptions=True
-        )  # all of them, whatever one of them says
+        theirs = {
+            lane.device: frozenset(
+                prefix
+                for prefix, owner in owners.items()
+                if owner != lane.gateway and lane.device in self._holders.get(prefix, ())
+            )
+            for lane in lanes.values()
+        }
+        parking = (self._park_on(device, prefixes) for device, prefixes in theirs.items() if prefixes)
+        found = await asyncio.gather(*parking, return_exceptions=True)  # all of them, whatever one of them says
         for error in found:
-            if isinstance(error, BaseException):
+            if error is not None:
                 raise error
 
-    async def _park_on(self, lane: Lane, owners: Mapping[str, str | None]) -> None:
-        theirs = frozenset(
-            prefix
-            for prefix, owner in owners.items()
-            if owner != lane.gateway and lane.device in self._holders.get(prefix, ())
-        )
-        if not theirs:
-            return
+    async def _park_on(self, device: str, prefixes: frozenset[str]) -> None:
         try:
-            await self._wireguard.update(lane.device, [PeerUpdate(self._parking_key, add_allowed_ips=theirs)])
+            await self._wireguard.update(device, [PeerUpdate(self._parking_key, add_allowed_ips=prefixes)])
         except KernelRefused as error:
             if error.errno != errno.ENODEV:
                 raise  # an interface that is gone lets nobody send
-        for prefix in theirs:
-            self._holders[prefix].discard(lane.device)
+        for prefix in prefixes:
+            self._holders[prefix].discard(device)
 
     def touched(self, command: EdgePool, lanes: Mapping[str, Lane]) -> frozenset[str]:
         """The devices that this command's act concerns: its owner's, and those that let its prefixes in now."""
