@@ -118,6 +118,24 @@ async def test_a_turn_that_concerns_one_pool_settles_one(monkeypatch: pytest.Mon
     assert settled == [], "what an agent says of itself concerns no pool unless it changes the judgement"
 
 
+async def test_a_heartbeat_wakes_nobody_and_concerns_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, leader, store = await accepted()
+    leader.sync()
+    await leader.loop.turn()
+    store.written.clear()
+    settled: list[str] = []
+    monkeypatch.setattr(leader.loop._settler, "settle", lambda name, *_: settled.append(name))
+    leader.loop._wake.clear()
+    for beat in range(10_000, 10_010):
+        for role, name in (("edge", "edge-1"), ("node", "gw-a"), ("node", "gw-b")):
+            world.put(KEYS.heartbeat(role, name), {"seq": beat})
+        leader.sync()
+        assert not leader.loop._wake.is_set()
+        await leader.loop.turn()
+    assert settled == []
+    assert store.written == []
+
+
 async def test_a_turn_that_fails_half_way_is_finished_by_the_next() -> None:
     world, leader, store = await accepted()
     world.power_cut("gw-a")
