@@ -52,19 +52,29 @@ def encode(verb: Verb, route: Route, index: int, sequence: int) -> bytes:
     elif family == socket.AF_INET and route.kind == "unicast" and route.via is None:
         scope = _SCOPE_LINK  # without it the kernel wants a next hop
     body = _RTMSG.pack(family, length, 0, 0, 0, route.protocol, scope, _TYPES[route.kind], 0)
-    body += _number(_RTA_TABLE, route.table) + _attribute(_RTA_DST, address)
+    body += _attribute(_RTA_DST, address)
+    body += _way(route.table, index, route.via, route.source, route.metric, route.mtu_lock)
+    return _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
+
+
+@lru_cache(maxsize=1024)
+def _way(
+    table: int, index: int, via: str | None, source: str | None, metric: int | None, mtu_lock: int | None
+) -> bytes:
+    """All of a route but its destination: a thousand pools that move together have one way."""
+    body = _number(_RTA_TABLE, table)
     if index:
         body += _number(_RTA_OIF, index)
-    if route.via is not None:
-        body += _attribute(_RTA_GATEWAY, ip_address(route.via).packed)
-    if route.source is not None:
-        body += _attribute(_RTA_PREFSRC, ip_address(route.source).packed)
-    if route.metric is not None:
-        body += _number(_RTA_PRIORITY, route.metric)
-    if route.mtu_lock is not None:
-        metrics = _number(_RTAX_LOCK, 1 << _RTAX_MTU) + _number(_RTAX_MTU, route.mtu_lock)
+    if via is not None:
+        body += _attribute(_RTA_GATEWAY, ip_address(via).packed)
+    if source is not None:
+        body += _attribute(_RTA_PREFSRC, ip_address(source).packed)
+    if metric is not None:
+        body += _number(_RTA_PRIORITY, metric)
+    if mtu_lock is not None:
+        metrics = _number(_RTAX_LOCK, 1 << _RTAX_MTU) + _number(_RTAX_MTU, mtu_lock)
         body += _attribute(_RTA_METRICS, metrics)
-    return _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
+    return body
 
 
 def encode_rule(verb: Verb, rule: Rule, sequence: int) -> bytes:
