@@ -16,6 +16,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +70,12 @@ def main() -> None:
     ):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         listener.bind((0, NETLINK_ROUTE_GROUPS))
-        urgent = os.sched_param(os.sched_get_priority_min(os.SCHED_FIFO))
         out.write('{"event": "listening"}\n')
         while True:
             # All of a burst is stamped before any of it is written: the pen must not take time from what is measured.
-            # And before everybody else gets the processor: a stamp that is late is taken for a move that is.
-            os.sched_setscheduler(0, os.SCHED_FIFO, urgent)
+            hasten(True)
             changes = burst(listener)
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+            hasten(False)
             for stamp_ns, data in changes:
                 if data is None:
                     out.write('{"event": "overrun"}\n')
@@ -84,6 +83,16 @@ def main() -> None:
                 for change in route_changes(data):
                     if change["table"] in tables:
                         out.write(json.dumps({"t_ns": stamp_ns, **change}) + "\n")
+
+
+def hasten(on: bool) -> None:
+    """Before everybody else gets the processor, or as before: a stamp that is late is taken for a move that is.
+
+    Where that is not allowed (RT group scheduling, no CAP_SYS_NICE) stamps are as late as the machine makes them.
+    """
+    policy = os.SCHED_FIFO if on else os.SCHED_OTHER
+    with suppress(OSError):
+        os.sched_setscheduler(0, policy, os.sched_param(os.sched_get_priority_min(policy)))
 
 
 def burst(listener: socket.socket) -> list[tuple[int, bytes | None]]:
