@@ -75,7 +75,8 @@ class ProbeNamespace:
     async def ensure(self, host: Netlink) -> None:
         """Make it, or whatever of it is missing; nothing is touched that is right already.
 
-        Raises Conflict when the host has an interface of that name that is not ours.
+        The end on the host, once made, is the host's to keep right: it is in its desired state. Raises Conflict when
+        the host has an interface of that name that is not ours.
         """
         link = await host.link(self.host_device)
         if link is not None and not link.ours:
@@ -84,15 +85,22 @@ class ProbeNamespace:
             await run("ip", "netns", "add", self.name)
         inner = Netlink(self.name)
         try:
-            if link is None or await inner.link(self.inside_device) is None:
+            actual = await inner.read([TABLE_MAIN])
+            if link is None or all(inside.name != self.inside_device for inside in actual.links):
                 if link is not None:
                     await host.delete_link(self.host_device)
                 await inner.delete_link(self.inside_device)
                 await host.create_veth(self.host_link, self.inside_device, self.name)
-            ops: list[Op] = [SetLink(self.host_link)]
-            ops += [AddAddress(address) for address in sorted(self.host_addresses, key=repr)]
-            await host.apply(ops)
-            await self._converge_inside(inner)
+                ops: list[Op] = [SetLink(self.host_link)]
+                ops += [AddAddress(address) for address in sorted(self.host_addresses, key=repr)]
+                await host.apply(ops)
+                actual = await inner.read([TABLE_MAIN])
+            # Made by us a moment ago, or by an earlier run: the end inside is ours by the namespace that it is in.
+            unmarked = [SetLink(inside) for inside in self.inside_state().links - actual.links]
+            if unmarked:
+                await inner.apply(unmarked)
+                actual = await inner.read([TABLE_MAIN])
+            await self._converge_inside(inner, actual)
         finally:
             await inner.close()
 
@@ -104,10 +112,7 @@ class ProbeNamespace:
         if namespace_path(self.name).exists():
             await run("ip", "netns", "del", self.name)
 
-    async def _converge_inside(self, inner: Netlink) -> None:
-        # Made by us a moment ago, or by an earlier run: the end inside is ours by the namespace that it is in.
-        await inner.apply([SetLink(link) for link in self.inside_state().links])
-        actual = await inner.read([TABLE_MAIN])
+    async def _converge_inside(self, inner: Netlink, actual: KernelState) -> None:
         loopback = next(link for link in actual.links if link.name == "lo")
         if not loopback.up:
             await inner.apply([SetLink(Link("lo", "", loopback.mtu, loopback.alias, up=True))])

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from dataplane.diff import Op, SetLink
 from dataplane.icmp import EchoSocket
 from dataplane.kernel import converge
-from dataplane.model import KernelState
+from dataplane.model import KernelState, Link
 from dataplane.namespace import entered
 from dataplane.netlink import Netlink
 from dataplane.probe import Prober, ProbeState
@@ -197,6 +198,37 @@ async def test_mss_is_clamped_for_connections_through_the_tunnel(
     unclamped = replace(path.gateway_rules(), mtu=1500)
     await path.gateway_kernel.nft.apply(unclamped.ruleset())
     assert server_side_mss(path, client) > MTU - 40, "without any clamp the test would see more"
+
+
+async def test_a_responder_that_is_right_is_only_looked_at(
+    make_namespace: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("ip")
+    netlink = Netlink(make_namespace())
+    responder = ProbeNamespace(name=unique("pr"))
+    written: list[object] = []
+    real = Netlink._perform
+
+    async def recorded(self: Netlink, op: Op) -> None:
+        written.append(op)
+        await real(self, op)
+
+    monkeypatch.setattr(Netlink, "_perform", recorded)
+    try:
+        await responder.ensure(netlink)
+        assert written
+        written.clear()
+        await responder.ensure(netlink)
+        assert written == []
+        inside = Netlink(responder.name)
+        await inside.apply([SetLink(Link(responder.inside_device, "veth", 1500, "", up=True))])
+        written.clear()
+        await responder.ensure(netlink)
+        assert [type(op) for op in written] == [SetLink], "the alias that says that it is ours"
+        await inside.close()
+    finally:
+        await responder.remove(netlink)
+        await netlink.close()
 
 
 async def test_removal_leaves_the_host_as_it_was(make_namespace: Callable[[], str]) -> None:
