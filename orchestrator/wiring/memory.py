@@ -1,8 +1,8 @@
 """What a daemon remembers of its store, on its disk."""
 
 import asyncio
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from orchestrator.agents.statefile import StateFileError, load, save
@@ -15,19 +15,20 @@ STORE_STATE = "store.json"
 def recollection(state_dir: Path, keys: Keys, ground: str, blank: Callable[[], bool] = lambda: False) -> Recollection:
     """The memory in that state directory. Raises StateFileError for a file that is damaged.
 
-    It is written by a thread of its own: a disk that is slow must not hold up a failover.
+    It is written by a thread of its own: a disk that is slow must not hold up a failover, nor names that nobody
+    resolves, which take the loop's own threads, a registration.
     """
     path = state_dir / STORE_STATE
-    newest, turn = [Memory()], threading.Lock()
+    newest = [Memory()]
+    writer = ThreadPoolExecutor(1, "memory")  # one at a time: whose task was cancelled goes on writing
 
     def write() -> None:
-        with turn:  # a writer whose task was cancelled goes on, and must not meet the next one at the file
-            save(path, newest[0])
+        save(path, newest[0])
 
     async def remember(memory: Memory) -> str:
         newest[0] = memory
         try:
-            await asyncio.to_thread(write)
+            await asyncio.get_running_loop().run_in_executor(writer, write)
         except StateFileError as error:
             return str(error)
         return ""
