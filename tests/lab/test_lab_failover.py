@@ -23,7 +23,7 @@ from bgplb_lab.scenario import (
     settled_at_owner,
     wait_for_move,
 )
-from bgplb_lab.topology import FIRST
+from bgplb_lab.topology import FIRST, Family
 from bgplb_lab.world import World, check_prerequisites
 
 LAB_ID = f"f{os.getpid()}"
@@ -80,9 +80,9 @@ def test_what_must_not_wait_for_a_processor_is_let_through(lab: World, before: d
 def test_a_pod_that_has_to_wait_answers_late_and_loses_nothing(lab: World, before: dict[str, Any]) -> None:
     """Else a machine that is busy for a moment would look like a network that loses packets.
 
-    A socket as it comes has room for 256 probes. Of many more answers at once the network itself drops some.
+    A socket as it comes has room for 256 probes. Of a thousand answers at once the network itself would drop some.
     """
-    prober = Prober(lab)
+    prober = Prober(lab, family=Family.IPV4)
     prober.wait_until(QUIET_PROBES)
     for number in (signal.SIGSTOP, signal.SIGCONT):
         lab.command("worker-1", {"cmd": "signal", "name": "echo-udp", "number": int(number)})
