@@ -40,14 +40,15 @@ class Reconfigure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BirdStatus:
-    """`show status`. The instants are BIRD's own texts, of the wall clock: compare them for equality only.
+    """`show status`, and which process said so (`BirdClient.process`).
 
-    A changed `last_reboot` means another process than before.
+    `last_reconfiguration` is BIRD's own text, of the wall clock: the same text means the same configuration, another
+    may mean no more than that BIRD reckoned the same instant a little differently.
     """
 
     version: str
     router_id: str
-    last_reboot: str
+    process: str
     last_reconfiguration: str
 
 
@@ -153,7 +154,7 @@ class Bird:
         return BirdStatus(
             version=" ".join(reply.texts(Code.VERSION)).removeprefix("BIRD").strip(),
             router_id=_after("Router ID is ", facts),
-            last_reboot=_after("Last reboot on ", facts),
+            process=self.client.process,
             last_reconfiguration=_after("Last reconfiguration on ", facts),
         )
 

@@ -216,8 +216,8 @@ def _shortcomings(
         reasons.append(f"preconditions: {', '.join(failed) or 'not all checked'}")
     if not seen:
         reasons.append("no edge with a fresh agent")
-    if any(w.session != Session.UP for w in seen):
-        reasons.append("session not up")
+    if not_up := sorted({w.reason or w.session for w in seen if w.session != Session.UP}):
+        reasons.append(f"session not up ({', '.join(not_up)})")
     if any(w.full_size == Probe.FAILING for w in seen):
         reasons.append("full-size probe failing")
     if lan_lost:

@@ -102,10 +102,10 @@ class Sessions:
             self._silent()
             return
         before = {name: self._key(line) for name, line in self._lines.items()}
-        if self._process is not None and status.last_reboot != self._process:
+        if self._process is not None and status.process != self._process:
             for line in self._lines.values():
                 line.was_up = False
-        self._process, self.bird_answers = status.last_reboot, True
+        self._process, self.bird_answers = status.process, True
         for line in self._lines.values():
             line.bfd_up = line.neighbor in up
             line.was_up = line.was_up or (line.routed and line.bfd_up)

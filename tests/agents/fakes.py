@@ -271,11 +271,14 @@ class FakeApplier:
         return self.read_back == self.started
 
 
+SINCE = "2001-01-01T00:00:00.000"
+
+
 @dataclass
 class FakeMonitor:
     """What `Sessions` asks of BIRD. `silent`: every question fails."""
 
-    reboot: str = "2001-01-01T00:00:00.000"
+    process: str = "first"
     up: set[str] = field(default_factory=set)
     silent: BirdError | None = None
 
@@ -283,14 +286,14 @@ class FakeMonitor:
         await asyncio.sleep(0)
         if self.silent is not None:
             raise self.silent
-        return BirdStatus("2.0.12", "10.77.0.0", self.reboot, self.reboot)
+        return BirdStatus("2.0.12", "10.77.0.0", self.process, SINCE)
 
     async def bfd_sessions(self) -> tuple[BfdSession, ...]:
         if self.silent is not None:
             raise self.silent
         from ipaddress import ip_address
 
-        return tuple(BfdSession(ip_address(a), None, "Up", self.reboot, 50.0, 150.0) for a in sorted(self.up))
+        return tuple(BfdSession(ip_address(a), None, "Up", SINCE, 50.0, 150.0) for a in sorted(self.up))
 
 
 @dataclass

@@ -83,7 +83,7 @@ def never_up(wire: Wire) -> None:
 
 def new_process(wire: Wire) -> None:
     wire.route("gw-a", added=False)
-    wire.monitor.reboot = "2001-01-01T00:00:05.000"
+    wire.monitor.process = "second"
 
 
 def silent(wire: Wire) -> None:
