@@ -7,6 +7,8 @@ route and more) is the only cost to save, and with a thousand pools it is what a
 import errno
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 from dataplane.errors import KernelRefused, KernelTimeout
@@ -54,18 +56,12 @@ class RouteReader:
         op = f"read routes of table {table}"
         names: dict[int, str | None] = {}
         with entered(self._namespace):
-            try:
+            with self._asking(op):
                 messages = [
                     body
                     for family in (socket.AF_INET, socket.AF_INET6)
                     for body in self._dump(RTM_GETROUTE, family, table, protocol)
                 ]
-            except BlockingIOError as error:
-                self.close()
-                raise KernelTimeout(op, 0) from error
-            except OSError as error:
-                self.close()
-                raise KernelRefused(error.errno or 0, op) from error
             found = (_route(body, names) for body in messages)
             return {route for route in found if route is not None and route.table == table}
 
@@ -74,17 +70,21 @@ class RouteReader:
 
         Raises as `read` does.
         """
-        op = "read rules"
+        with self._asking("read rules"), entered(self._namespace):
+            messages = [body for family in _WHOLE for body in self._dump(RTM_GETRULE, family, 0, 0)]
+        return {_rule(body) for body in messages}
+
+    @contextmanager
+    def _asking(self, op: str) -> Iterator[None]:
+        """Errors of the socket as ours; it is closed then, since what is still in it answers nobody."""
         try:
-            with entered(self._namespace):
-                messages = [body for family in _WHOLE for body in self._dump(RTM_GETRULE, family, 0, 0)]
+            yield
         except BlockingIOError as error:
             self.close()
             raise KernelTimeout(op, 0) from error
         except OSError as error:
             self.close()
             raise KernelRefused(error.errno or 0, op) from error
-        return {_rule(body) for body in messages}
 
     def close(self) -> None:
         """Close the socket; it opens again when needed."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from bgplb_lab import faults
-from bgplb_lab.errors import MissingPrerequisite
 from bgplb_lab.scenario import settled_at_owner
-from bgplb_lab.world import World, check_prerequisites, existing_labs
+from bgplb_lab.world import World, existing_labs
+
+from tests.lab.standing import need_prerequisites, standing
 
 
 @pytest.fixture(scope="module")
@@ -18,10 +19,7 @@ def whole_lab(request: pytest.FixtureRequest) -> Iterator[World]:
 
     Probes ask over the module's `FAMILY`.
     """
-    try:
-        check_prerequisites()
-    except MissingPrerequisite as missing:
-        pytest.skip(f"needs {missing}")
+    need_prerequisites()
     others = [name for name in existing_labs() if World(name, print).pids()]
     if others:
         # Measured: with three labs on two cores an idle one loses packets and moves pools without any fault.
@@ -30,12 +28,8 @@ def whole_lab(request: pytest.FixtureRequest) -> Iterator[World]:
     world = World(f"{module[:4]}{os.getpid()}", print)
     world.edges = getattr(request.module, "EDGES", 1)
     world.family = getattr(request.module, "FAMILY", world.family)
-    try:
-        world.up()
+    with standing(world):
         yield world
-    finally:
-        if world.exists():
-            world.down()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from bgplb_lab import control, faults, observe
 from bgplb_lab.checks import UNPLANNED
-from bgplb_lab.errors import MissingPrerequisite
 from bgplb_lab.fault_services import processes_in
 from bgplb_lab.probes import Prober, ProbeRun, RouteWatch
 from bgplb_lab.scenario import (
@@ -24,7 +23,9 @@ from bgplb_lab.scenario import (
     wait_for_move,
 )
 from bgplb_lab.topology import FIRST, Family
-from bgplb_lab.world import World, check_prerequisites
+from bgplb_lab.world import World
+
+from tests.lab.standing import standing
 
 LAB_ID = f"f{os.getpid()}"
 OTHER = "gw-b"
@@ -34,17 +35,9 @@ WAITING_PROBES = 350
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[World]:
-    try:
-        check_prerequisites()
-    except MissingPrerequisite as missing:
-        pytest.skip(f"needs {missing}")
     world = World(LAB_ID, print)
-    try:
-        world.up()
+    with standing(world):
         yield world
-    finally:
-        if world.exists():
-            world.down()
 
 
 @pytest.fixture

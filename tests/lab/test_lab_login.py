@@ -9,12 +9,14 @@ import pytest
 from bgplb_lab import absence, credentials, observe, topology
 from bgplb_lab.absence import Absence, Without
 from bgplb_lab.checks import UNPLANNED
-from bgplb_lab.errors import LabError, MissingPrerequisite
+from bgplb_lab.errors import LabError
 from bgplb_lab.etcdctl import etcdctl
 from bgplb_lab.probes import RouteWatch
 from bgplb_lab.scenario import EDGE, MOVE_TIMEOUT_S, OWNER, PowerCut, cut_and_return, drain_back, settled_at_owner
 from bgplb_lab.topology import Auth
-from bgplb_lab.world import World, check_prerequisites
+from bgplb_lab.world import World
+
+from tests.lab.standing import standing
 
 pytestmark = [pytest.mark.root, pytest.mark.lab, pytest.mark.timeout(180)]
 
@@ -24,18 +26,10 @@ GUARDED = (Auth.CERTIFICATE, Auth.PASSWORD)
 @pytest.fixture
 def lab(request: pytest.FixtureRequest) -> Iterator[World]:
     """A lab of one test's own; the parameter says how daemons log in."""
-    try:
-        check_prerequisites()
-    except MissingPrerequisite as missing:
-        pytest.skip(f"needs {missing}")
     world = World(f"t{os.getpid()}", print)
     world.auth = request.param
-    try:
-        world.up()
+    with standing(world):
         yield world
-    finally:
-        if world.exists():
-            world.down()
 
 
 def fail_over(lab: World, missing: Without | None) -> PowerCut:

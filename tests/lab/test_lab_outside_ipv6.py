@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 from bgplb_lab import control, faults, observe
 from bgplb_lab.counting import Counts
-from bgplb_lab.errors import MissingPrerequisite
 from bgplb_lab.probes import Prober, RouteWatch
 from bgplb_lab.scenario import EDGE, cut_and_return, drain_back, settled_at_owner
 from bgplb_lab.topology import Family
-from bgplb_lab.world import World, check_prerequisites
+from bgplb_lab.world import World
 
+from tests.lab.standing import standing
 from tests.lab.under_fault import QUIET_PROBES
 
 pytestmark = pytest.mark.chaos
@@ -22,18 +22,10 @@ BOOT_S = 20.0
 @pytest.fixture(scope="module")
 def lab() -> Iterator[World]:
     """A lab whose tunnels travel over IPv6."""
-    try:
-        check_prerequisites()
-    except MissingPrerequisite as missing:
-        pytest.skip(f"needs {missing}")
     world = World(f"out6{os.getpid()}", print)
     world.outside = Family.IPV6
-    try:
-        world.up()
+    with standing(world):
         yield world
-    finally:
-        if world.exists():
-            world.down()
 
 
 def endpoints(lab: World) -> list[str]:

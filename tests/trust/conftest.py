@@ -1,23 +1,5 @@
 """A machine of its own for each test that asks for one."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from tests.wiring.conftest import box, other
 
-import pytest
-
-from tests.wiring.box import Box
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[Box]:
-    made = Box(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Iterator[Box]:
-    """A second machine."""
-    made = Box(tmp_path)
-    yield made
-    made.close()
+__all__ = ["box", "other"]
