@@ -62,6 +62,11 @@ def test_announcements_outlive_a_restart(role: str) -> None:
         assert setting(text, "KillMode") == ["process"], "wireguard-go would die with its agent"
 
 
+def test_a_bird_without_configuration_fails_no_start() -> None:
+    """It ends at once until the agent has written one; any type but this may make that the end of the start's job."""
+    assert setting((FOLDER / "bgplb-bird.service").read_text(), "Type") == ["simple"]
+
+
 def test_names_of_namespaces_are_seen_outside_of_the_node_agent() -> None:
     assert MOUNTS.findall((FOLDER / "bgplb-node-agent.service").read_text()) == []
     assert MOUNTS.findall((FOLDER / "bgplb-edge-agent.service").read_text()), "the look must see something"
