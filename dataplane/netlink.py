@@ -46,6 +46,7 @@ DEADLINE_S = 2.0
 _FAMILIES: dict[Family, int] = {"ipv4": socket.AF_INET, "ipv6": socket.AF_INET6}
 _ABSENT = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
 _IFA_F_NODAD = 0x02
+_FOR_GOOD = 0xFFFFFFFF
 _LINK_LOCAL = ip_network("fe80::/10")
 
 
@@ -203,6 +204,17 @@ class Netlink:
                 fields["flags"] = _IFA_F_NODAD  # a tunnel has nobody to collide with, and DAD costs a second
         async with self._call(f"{verb} {address}", absent_is_fine=verb == "del", present_is_fine=verb == "add") as ip:
             await ip.addr(verb, index=self._index(address.device), **fields)
+
+    async def lend(self, address: Address, seconds: int | None) -> None:
+        """Give an interface an address for that many seconds from now, or for good; also where it has it already.
+
+        An interface that is not there is no error: neither are its sessions. Raises KernelRefused, KernelTimeout.
+        """
+        interface, lifetime = ip_interface(address.cidr), _FOR_GOOD if seconds is None else seconds
+        fields = {"address": str(interface.ip), "prefixlen": interface.network.prefixlen}
+        async with self._call(f"lend {address}", absent_is_fine=True) as ip:
+            index = self._index(address.device)
+            await ip.addr("replace", index=index, preferred=lifetime, valid=lifetime, **fields)
 
     async def _set_link(self, link: Link) -> None:
         async with self._call(f"set {link}") as ip:

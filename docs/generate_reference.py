@@ -123,6 +123,8 @@ RELATIONS = """
 
 - `lease.renew_every_ms` is at most a third of `lease.ttl_ms`; `lease.stale_after_ms` is less than `lease.ttl_ms` and at
   least twice `lease.heartbeat_every_ms`. Only the orchestrator judges who is stale.
+- Where a group says `onStoreLoss: withdraw`, `lease.ttl_ms` of its node agents is at least 6000; one with less is not
+  ready ([Loss of the store](architecture.md#loss-of-the-store)).
 - `etcd.cert` and `etcd.key` are given together, as are `etcd.username` and `etcd.password_file`; all endpoints are
   `http://` or all `https://`, and with `ca` or `cert` they are `https://`.
 - The tables differ from each other and from the kernel's own; `tables.first` has 64 free numbers after it.

@@ -180,6 +180,7 @@ def _base(
         bfd_multiplier=profile.multiplier,
         probe_interval_ms=profile.probe_interval_ms,
         drain_linger_ms=group.drain_linger_ms,
+        on_store_loss=group.on_store_loss,
         accept=accept,
         lan_peers=lan_peers,
     )

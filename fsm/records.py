@@ -278,6 +278,7 @@ class AgentBase:
     bfd_multiplier: int = 3
     probe_interval_ms: int = 50
     drain_linger_ms: int = 500
+    on_store_loss: str = "hold"
     accept: tuple[str, ...] = ()
     """Prefixes that an edge accepts from its gateways: those of all pools."""
     lan_peers: tuple[str, ...] = ()

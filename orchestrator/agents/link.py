@@ -312,6 +312,10 @@ class AgentLink:
             if found:
                 self._log("reports were not as they were left; they are written again", keys=found)
 
+    def lease_left_s(self) -> float:
+        """Seconds for which the lease is certainly alive; 0 or less once that can't be said any more."""
+        return self._session.deadline(self._clock.now())
+
     def silent_s(self) -> float | None:
         """Seconds since the store last took a heartbeat; None if it never did."""
         return self._clock.now() - self._heard_s if self._beat_revision else None

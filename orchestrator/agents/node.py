@@ -13,7 +13,7 @@ from birdctl.render import gateway_text
 from dataplane.diff import diff
 from dataplane.errors import DataplaneError
 from dataplane.kernel import LinuxKernel
-from dataplane.model import KernelState
+from dataplane.model import Address, KernelState
 from dataplane.probe_namespace import ProbeNamespace
 from dataplane.reach import Reach
 from dataplane.sysctl import IPV6_FORWARDING, IPVS_REROUTE
@@ -26,6 +26,7 @@ from orchestrator.agents.foreign import ForeignRules
 from orchestrator.agents.kept import Kept
 from orchestrator.agents.link import AgentLink
 from orchestrator.agents.node_state import NodeState
+from orchestrator.agents.permit import Permit
 from orchestrator.agents.problems import Problems
 from orchestrator.agents.readings import NodeReadings
 from orchestrator.agents.revive import Reviver
@@ -89,6 +90,8 @@ class NodeAgent:
         self._silent: frozenset[str] = frozenset()
         """Edges from which nothing comes just now."""
         self._foreign = ForeignRules(kernel.nft, clock)
+        ttl_s = config.lease.ttl_ms / 1000
+        self._permit = Permit(kernel.netlink, clock, self._problems, self._lease_left_s, ttl_s)
         reach.on_change = self._report
         self.link: AgentLink | None = None
         self.turns = 0
@@ -143,6 +146,7 @@ class NodeAgent:
             group.create_task(self._announce_all(), name="announce")
             group.create_task(self._reach.run(), name="lan")
             group.create_task(self._revive(), name="silent tunnels")
+            group.create_task(self._permit.run(self._ends, self._lent), name="lent addresses")
             if self.link is not None:
                 group.create_task(self.link.run(), name="link")
 
@@ -175,11 +179,11 @@ class NodeAgent:
         self._kept.settle()
         base = self._state.base
         self._reach.watch(sorted(self._neighbours()), base.probe_interval_ms)
-        wanted = self._kernel_wanted()
+        wanted, lent = self._kernel_wanted(), self._lent()
         # A gateway that knows nothing must not tidy up.
-        found = await self._converge(base, wanted) if base.tunnels or self._told else None
+        found = await self._converge(base, wanted, lent) if base.tunnels or self._told else None
         await self._configure_bird(base)
-        await self._check(wanted, found)
+        await self._check(wanted, found, lent)
         self._report()
 
     def _kernel_wanted(self) -> KernelState:
@@ -189,7 +193,7 @@ class NodeAgent:
             known = self._wanted = (self._state, self._silent, ipvs, wanted)
         return known[3]
 
-    async def _converge(self, base: AgentBase, wanted: KernelState) -> KernelState | None:
+    async def _converge(self, base: AgentBase, wanted: KernelState, lent: frozenset[Address]) -> KernelState | None:
         """What is there; None where something was changed, or went wrong, and has to be looked at again."""
         try:
             # The rules before the tunnels: a connection that came in before them would never be translated.
@@ -197,7 +201,7 @@ class NodeAgent:
             table = project.nft_table(self._config, base, self._responder)
             await self._kernel.nft.ensure(table)
             await self._ensure_tunnels(base)
-            actual = await self._read(wanted)
+            actual = await self._read(wanted, lent)
             ops = diff(actual, wanted)
             await self._kernel.apply(ops)
             self._problems.clear("kernel")
@@ -206,9 +210,20 @@ class NodeAgent:
             return None
         return None if ops else replace(actual, nft=table)
 
-    async def _read(self, wanted: KernelState) -> KernelState:
+    async def _read(self, wanted: KernelState, lent: frozenset[Address]) -> KernelState:
+        """What is there, but for what was lent when this was wanted: that comes and goes by itself."""
         actual = await self._kernel.netlink.read(project.tables(self._config, self._state.base))
+        actual = replace(actual, addresses=actual.addresses - lent)
         return replace(actual, sysctls=self._kernel.sysctls.read(wanted.sysctls))
+
+    def _ends(self) -> frozenset[Address]:
+        return project.ends(self._config, self._state.base)
+
+    def _lent(self) -> frozenset[Address]:
+        return project.lent(self._config, self._state.base)
+
+    def _lease_left_s(self) -> float:
+        return self.link.lease_left_s() if self.link is not None else 0.0
 
     async def _ensure_tunnels(self, base: AgentBase) -> None:
         for tunnel in base.tunnels:
@@ -263,13 +278,13 @@ class NodeAgent:
         except (BirdError, ValueError) as error:
             self._problems.set("bird", error)
 
-    async def _check(self, wanted: KernelState, found: KernelState | None) -> None:
+    async def _check(self, wanted: KernelState, found: KernelState | None, lent: frozenset[Address]) -> None:
         lan = self._config.lan.interface or self._lan_device
         names = ["net.ipv4.ip_forward", IPV6_FORWARDING, IPVS_REROUTE]
         for device in ("all", *([lan] if lan else [])):
             names += [f"net.ipv4.conf.{device}.rp_filter", f"net.ipv4.conf.{device}.src_valid_mark"]
         try:
-            actual = found or replace(await self._read(wanted), nft=await self._kernel.nft.read())
+            actual = found or replace(await self._read(wanted, lent), nft=await self._kernel.nft.read())
             sysctls = self._kernel.sysctls.read(names)
             ours = project.ours(self._config, self._state.base)
             foreign = await self._foreign.look(ours)
@@ -291,6 +306,7 @@ class NodeAgent:
             check.foreign_marks(ours, actual.rules, foreign),
             *([check.ipvs_answers(sysctls)] if IPVS_REROUTE in sysctls else []),
             *([check.lan_reverse_path(sysctls, lan)] if lan else []),
+            check.store_loss(base.on_store_loss, self._config.lease.ttl_ms),
             Precondition("lan-address", lan is not None, "" if lan else f"no interface has {self._config.lan.address}"),
             Precondition("bird", "bird" not in self._problems, self._problems.get("bird")),
         )

@@ -12,6 +12,7 @@ from dataplane.nft_foreign import Ours
 from dataplane.probe_namespace import ProbeNamespace
 from dataplane.sysctl import IPV6_FORWARDING, IPVS_REROUTE
 from fsm.records import AgentBase, NodePool, Tunnel
+from orchestrator.agents.permit import LEAST_TTL_MS
 from orchestrator.config.node_agent import NodeAgentConfig
 
 MARK_RULE, SOURCE_RULE = 10077, 10078
@@ -88,6 +89,30 @@ def first_heard(base: AgentBase, silent: Collection[str]) -> tuple[Tunnel, ...]:
     return tuple(tunnel for tunnel in base.tunnels if tunnel.name not in silent)[:1] or base.tunnels[:1]
 
 
+def withdraws(config: NodeAgentConfig, base: AgentBase) -> bool:
+    """Whether this gateway gives its sessions up when it loses the store; with too short a lease it does not."""
+    return base.on_store_loss == "withdraw" and config.lease.ttl_ms >= LEAST_TTL_MS
+
+
+def ends(config: NodeAgentConfig, base: AgentBase) -> frozenset[Address]:
+    """The gateway's ends of its tunnels: the addresses that its sessions are on."""
+    return frozenset(Address(device_name(config, t), f"{t.gateway_ipv4}/31") for t in base.tunnels)
+
+
+def lent(config: NodeAgentConfig, base: AgentBase) -> frozenset[Address]:
+    """Those ends that `Permit` lends, and nobody else touches; none where the gateway holds."""
+    return ends(config, base) if withdraws(config, base) else frozenset()
+
+
+def lasting_address(tunnel: Tunnel) -> str:
+    """One that stays when the lent one goes: with its last address an interface loses all its routes as well.
+
+    From the end of the gateway's /24 downwards: from its start upwards come the ends of its tunnels, 64 at most.
+    """
+    first = int(IPv4Address(tunnel.gateway_ipv4)) - 1 - 2 * tunnel.edge_index
+    return str(IPv4Address(first + 254 - tunnel.edge_index))
+
+
 def kernel_state(
     config: NodeAgentConfig, state: NodeState, responder: ProbeNamespace, ipvs: bool, silent: Collection[str] = ()
 ) -> KernelState:
@@ -106,7 +131,8 @@ def kernel_state(
         device, table = device_name(config, tunnel), answers_table(config, tunnel)
         mark = config.marks.value(tunnel.edge_index)
         links.add(Link(device, "wireguard", base.mtu, f"bgplb:{tunnel.name}"))
-        addresses.add(Address(device, f"{tunnel.gateway_ipv4}/31"))
+        lasting = f"{lasting_address(tunnel)}/32" if withdraws(config, base) else f"{tunnel.gateway_ipv4}/31"
+        addresses.add(Address(device, lasting))
         routes.add(Route("0.0.0.0/0", table, device, mtu_lock=base.mtu))
         rules.add(Rule("ipv4", MARK_RULE, table, fwmark=mark, fwmask=config.marks.mask))
         if tunnel.gateway_ipv6:

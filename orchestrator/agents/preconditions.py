@@ -6,6 +6,7 @@ from dataplane.model import KernelState, Rule
 from dataplane.nft_foreign import ForeignRule, Ours
 from dataplane.sysctl import IPV6_FORWARDING, IPVS_REROUTE
 from fsm.records import Precondition
+from orchestrator.agents.permit import LEAST_TTL_MS
 
 
 def forwarding(sysctls: Mapping[str, str], ipv6: bool) -> Precondition:
@@ -32,6 +33,15 @@ def ipvs_answers(sysctls: Mapping[str, str]) -> Precondition:
     """IPVS looks for the way of its answers once more, with the pool's address as their source (ipvs-sysctl.rst)."""
     value = sysctls[IPVS_REROUTE]
     return Precondition("ipvs-answers", value != "0", f"{IPVS_REROUTE} = {value}" if value == "0" else "")
+
+
+def store_loss(on_store_loss: str, lease_ttl_ms: int) -> Precondition:
+    """A gateway that shall withdraw when it loses the store has a lease that is long enough for it."""
+    ok = on_store_loss != "withdraw" or lease_ttl_ms >= LEAST_TTL_MS
+    need = (
+        f"onStoreLoss: withdraw needs lease.ttl_ms of {LEAST_TTL_MS} at least, it is {lease_ttl_ms}: it holds instead"
+    )
+    return Precondition("store-loss", ok, "" if ok else need)
 
 
 def in_place(name: str, actual: object, wanted: object, what: str) -> Precondition:

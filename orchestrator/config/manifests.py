@@ -117,12 +117,6 @@ def not_yet(text: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _hold_only(value: Any) -> Any:
-    if value == "withdraw":
-        raise ValueError("hold; 'withdraw' is not supported by this version")
-    return value
-
-
 Asn = Annotated[int, AfterValidator(_asn)]
 Names = Annotated[tuple[Annotated[str, AfterValidator(_name)], ...], Field(strict=False)]
 
@@ -273,8 +267,11 @@ class Failover(Manifest):
     preempt_delay_seconds: int = setting(
         300, "Good probes needed before that", allowed="0 to 86400 seconds", ge=0, le=86_400
     )
-    on_store_loss: Annotated[Literal["hold"], BeforeValidator(_hold_only)] = setting(
-        "hold", "What a gateway does that cannot reach etcd", allowed="hold"
+    on_store_loss: Literal["hold", "withdraw"] = setting(
+        "hold",
+        "What a gateway does that cannot reach etcd: serve on, or give its sessions up before its lease can end, which "
+        "has to be of 6 seconds at least",
+        allowed="hold or withdraw",
     )
     suspect_action: Literal["none", "move"] = setting(
         "none", "What to do with a gateway whose traffic is fine and whose agent is silent", allowed="none or move"

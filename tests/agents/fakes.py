@@ -12,7 +12,7 @@ from birdctl.errors import BirdError
 from birdctl.render import Announcements
 from dataplane.diff import Op
 from dataplane.keys import ensure_private_key
-from dataplane.model import TABLE_MAIN, KernelState, Route
+from dataplane.model import TABLE_MAIN, Address, KernelState, Route
 from dataplane.nft_foreign import ForeignRule, Ours
 from dataplane.wireguard import PeerUpdate
 from fsm.desired import agent_bases
@@ -86,6 +86,8 @@ class FakeLinux:
         """Called before each change of a route: where a test lets something else happen."""
         self.ruleset: str | None = None
         self.failing: Exception | None = None
+        self.lent: dict[Address, int | None] = {}
+        self.lendings, self._lendings_seen = 0, -1
 
     @property
     def state(self) -> KernelState:
@@ -117,6 +119,20 @@ class FakeLinux:
 
     async def change_routes(self, ops: Iterable[Op]) -> None:
         await self.apply(ops)
+
+    async def lend(self, address: Address, seconds: int | None) -> None:
+        """The time that it is lent for is only noted: here no clock takes it away."""
+        await asyncio.sleep(0)
+        if not any(link.name == address.device for link in self.state.links):
+            return
+        self.lent[address] = seconds
+        self.lendings += 1
+        self.add(addresses=[address])
+
+    def lendings_stand_still(self) -> bool:
+        """Whether nothing was lent since this was asked last."""
+        before, self._lendings_seen = self._lendings_seen, self.lendings
+        return before == self.lendings
 
     async def _meanwhile(self) -> None:
         if self.failing is not None:
@@ -319,6 +335,11 @@ class FakeLink:
 
     def get(self, key: str) -> object | None:
         return key if key in self.keys else None
+
+    lease_s: float = 5.0
+
+    def lease_left_s(self) -> float:
+        return self.lease_s
 
     async def run(self) -> None:
         await asyncio.Event().wait()

@@ -261,9 +261,9 @@ GROUPS = [
         "spec.nodeSelector: value 'a mapping': not supported by this version; list the names of the nodes un",
     ),
     (
-        "withdraw",
-        EDGE_GATEWAY + "  failover: {onStoreLoss: withdraw}\n",
-        "spec.failover.onStoreLoss: value 'withdraw': hold; 'withdraw' is not supported by this version",
+        "on store loss",
+        EDGE_GATEWAY + "  failover: {onStoreLoss: panic}\n",
+        "spec.failover.onStoreLoss: value 'panic': hold or withdraw",
     ),
     (
         "profile",

@@ -11,6 +11,8 @@ from birdctl.apply import Applier
 from birdctl.client import BirdClient
 from birdctl.commands import BfdSession, Bird
 from birdctl.render import Announcements, PoolAnnouncement, edge_text, gateway_text
+from dataplane.model import Address
+from dataplane.netlink import Netlink
 from tests.contract.bird.gateways import LoopClock, RealGateway, until_seen, until_up
 from tests.contract.bird.pair import (
     EDGE_SESSION,
@@ -240,3 +242,21 @@ async def test_a_changed_hold_time_is_the_only_thing_that_drops_the_session(
             await asyncio.sleep(0.05)
     await until_seen(real, set(PROBES))
     await bird.client.close()
+
+
+async def test_sessions_hang_on_an_address_that_is_lent(pair: Pair, real: RealGateway) -> None:
+    """Nobody renews it: kernel and BIRDs end the session by themselves. Lent again, it is back."""
+    netlink = Netlink(pair.netns("gw"))
+    end = Address(pair.interface("gw"), "10.77.0.1/31")
+    try:
+        await netlink.lend(end, None)  # as each start of an agent that holds does
+        await netlink.lend(end, 3)
+        await asyncio.sleep(1.0)
+        assert "10.78.0.1" in signals(pair), "as long as it is lent, nothing changes"
+        await netlink.lend(end, 3)
+        await until_signals(pair, set(), {"10.78.0.1", "fd78::1"})
+        assert end.cidr not in pair.ip("gw", "address", "show", "dev", end.device)
+        await netlink.lend(end, 30)
+        await until_seen(real, set(PROBES))
+    finally:
+        await netlink.close()
