@@ -14,7 +14,7 @@ from pathlib import Path
 
 from birdctl import names
 from birdctl.commands import Bird, BirdStatus, Network, ProtocolState
-from birdctl.errors import BirdFileUnwritable, BirdRefused, BirdUnsettled
+from birdctl.errors import BirdError, BirdFileUnwritable, BirdRefused, BirdUnsettled
 from birdctl.render import Announcements, announcements_text
 from birdctl.replies import Code
 from fsm.ports import Clock
@@ -105,6 +105,22 @@ class Applier:
                 raise
             self._config_in_force = text
             return Applied(changed=changed, reloaded=True)
+
+    async def enable_sessions(self, *peers: str) -> tuple[str, ...]:
+        """Enable the sessions with these peers wherever BIRD has given one up for good; those that were.
+
+        It disables a session that cannot bind to its address ("No listening socket") and never tries again. So it may
+        be with an address that was given just now: the kernel tells of it before it lets anybody bind to it
+        (net/ipv4/devinet.c, __inet_insert_ifa). A BIRD that is silent, or does not know them yet, is no error here:
+        whoever asks it for something says so.
+        """
+        async with self._lock:
+            sessions = tuple(names.session_protocol(peer) for peer in peers)
+            try:
+                changed = await self._bird.enable(*sessions)
+            except BirdError:
+                return ()
+            return tuple(peer for peer, was_off in zip(peers, changed, strict=True) if was_off)
 
     async def announce(self, wanted: Announcements) -> Applied:
         """Make BIRD announce exactly these pools, and read back what each session was sent.

@@ -316,6 +316,9 @@ class EdgeAgent:
             wanted = project.bird_config(self._config, base)
             if wanted is not None:
                 await self._applier.configure(edge_text(wanted))
+                given_up = await self._applier.enable_sessions(*(session.name for session in wanted.sessions))
+                if given_up:
+                    self._log("sessions that BIRD had given up are enabled again", peers=given_up)
             self._problems.clear("bird")
         except BirdError as error:
             self._problems.set("bird", error)

@@ -274,6 +274,9 @@ class NodeAgent:
             wanted = project.bird_config(self._config, base)
             if wanted is not None:
                 await self._applier.configure(gateway_text(wanted))
+                given_up = await self._applier.enable_sessions(*(session.name for session in wanted.sessions))
+                if given_up:
+                    self._log("sessions that BIRD had given up are enabled again", peers=given_up)
             self._problems.clear("bird")
         except (BirdError, ValueError) as error:
             self._problems.set("bird", error)

@@ -258,6 +258,8 @@ class FakeApplier:
     """How often BIRD was started, or configured by another hand."""
     read_back: int = -1
     """`started` as it was when all was read back last."""
+    given_up: set[str] = field(default_factory=set)
+    """Peers with whom it has disabled its session itself."""
     asked: int = 0
     """How often it was asked for all that it announces."""
 
@@ -269,6 +271,14 @@ class FakeApplier:
             self.done.append(("bird", "configure"))
         self.text = text
         return Applied(True, True)
+
+    async def enable_sessions(self, *peers: str) -> tuple[str, ...]:
+        await asyncio.sleep(0)
+        if self.failing is not None:
+            return ()
+        found = tuple(peer for peer in peers if peer in self.given_up)
+        self.given_up -= set(found)
+        return found
 
     async def announce(self, wanted: Announcements) -> Applied:
         await asyncio.sleep(0)

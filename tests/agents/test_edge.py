@@ -358,6 +358,12 @@ async def test_without_bird_the_edge_steers_all_the_same(world: EdgeWorld) -> No
         await world.confirmed(command("gw-b", 2))
 
 
+async def test_a_session_that_bird_gave_up_is_enabled_again(world: EdgeWorld) -> None:
+    world.applier.given_up = {"gw-b"}
+    async with serving(world):
+        await eventually(lambda: not world.applier.given_up, "enabled")
+
+
 def full(state: EdgeState) -> None:
     raise StateFileError("edge.json: can't be written: No space left on device; is the disk full?")
 

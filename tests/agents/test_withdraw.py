@@ -108,6 +108,15 @@ async def test_one_that_is_started_anew_to_hold_gives_for_good_what_its_former_l
         await eventually(lambda: world.kernel.lent[TUNNEL] is None, "for good")
 
 
+async def test_a_session_that_bird_gave_up_as_its_address_came_is_enabled_again(world: NodeWorld) -> None:
+    async with running(world):
+        withdrawing(world)
+        world.applier.given_up = {"edge-1"}
+        await eventually(lambda: not world.applier.given_up, "enabled")
+        said = "sessions that BIRD had given up are enabled again"
+        await eventually(lambda: said in [event for event, _ in world.said], "and told of")
+
+
 async def test_a_group_that_holds_again_gives_the_address_for_good(world: NodeWorld) -> None:
     async with running(world):
         withdrawing(world, "hold")

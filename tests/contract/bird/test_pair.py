@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -11,7 +12,9 @@ from birdctl.apply import Applier
 from birdctl.client import BirdClient
 from birdctl.commands import BfdSession, Bird
 from birdctl.render import Announcements, PoolAnnouncement, edge_text, gateway_text
+from dataplane.diff import DeleteAddress
 from dataplane.model import Address
+from dataplane.namespace import entered
 from dataplane.netlink import Netlink
 from tests.contract.bird.gateways import LoopClock, RealGateway, until_seen, until_up
 from tests.contract.bird.pair import (
@@ -260,3 +263,34 @@ async def test_sessions_hang_on_an_address_that_is_lent(pair: Pair, real: RealGa
         await until_seen(real, set(PROBES))
     finally:
         await netlink.close()
+
+
+async def test_a_session_that_bird_gave_up_for_good_is_enabled_again(
+    pair: Pair, real: RealGateway, applier: Applier
+) -> None:
+    """It can't bind as its address is given: another's socket is in the way here, elsewhere the kernel is not ready."""
+    netlink, bird = Netlink(pair.netns("gw")), Bird(BirdClient(pair.socket_path("gw"), timeout_s=10))
+    end = Address(pair.interface("gw"), "10.77.0.1/31")
+
+    async def until_state(wanted: str) -> None:
+        async with asyncio.timeout(START_S):
+            while [row.state for row in await bird.protocols() if row.name == GATEWAY_SESSION] != [wanted]:
+                await asyncio.sleep(0.02)
+
+    try:
+        assert await applier.enable_sessions("edge-1") == (), "nothing is wrong"
+        await netlink.apply([DeleteAddress(end)])
+        await until_signals(pair, set(), {"10.78.0.1", "fd78::1"})
+        await until_state("start")
+        with entered(pair.netns("gw")):
+            in_the_way = socket.create_server(("0.0.0.0", 1179))
+        with in_the_way:
+            await netlink.lend(end, None)
+            await until_state("down")
+        await asyncio.sleep(2.5)  # longer than it waits before it tries again to connect, or after an error
+        await until_state("down")
+        assert await applier.enable_sessions("edge-1") == ("edge-1",)
+        await until_seen(real, set(PROBES))
+    finally:
+        await netlink.close()
+        await bird.client.close()
