@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from bgplb_lab import control, faults, observe, roles, scenario, topology
+from bgplb_lab import control, faults, observe, report, roles, scenario, topology
 from bgplb_lab.counting import nearest_rank
 from bgplb_lab.errors import LabError, Unreachable
 from bgplb_lab.etcdctl import etcdctl, etcdctl_command, root_machine
@@ -210,9 +210,6 @@ def document(found: Mapping[str, list[Handover]], floor_ms: list[float]) -> dict
 
 def table(document: Mapping[str, Any]) -> Table:
     """The record for people."""
-    shown = Table(title=f"{document['runs']} leaders asked to end, {document['runs']} killed", title_justify="left")
-    for column in ("figure", "median", "worst"):
-        shown.add_column(column, justify="left" if column == "figure" else "right")
     rows = {
         "SIGTERM: another has the leader key (ms)": document["term"]["led_ms"],
         "SIGTERM: it acts, first write committed (ms)": document["term"]["acted_ms"],
@@ -220,6 +217,4 @@ def table(document: Mapping[str, Any]) -> Table:
         "SIGKILL: it acts, first write committed (ms)": document["kill"]["acted_ms"],
         "a read that a majority of etcd agrees on (ms)": document["store_read_ms"],
     }
-    for name, values in rows.items():
-        shown.add_row(name, f"{median(values):.3g}", f"{max(values):.4g}")
-    return shown
+    return report.medians(f"{document['runs']} leaders asked to end, {document['runs']} killed", rows)

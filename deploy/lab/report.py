@@ -60,6 +60,23 @@ def demo_json(facts: Facts, checks: Sequence[Check], phases_ms: Mapping[str, flo
     }
 
 
+def numbers(title: str, *columns: str) -> Table:
+    """An empty table for people: names in the first column, numbers in the others."""
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="left" if column == columns[0] else "right")
+    return table
+
+
+def medians(title: str, rows: Mapping[str, Sequence[float]]) -> Table:
+    """The median and the worst of each row's values; a row without any is left out."""
+    table = numbers(title, "figure", "median", "worst")
+    for name, values in rows.items():
+        if values:
+            table.add_row(name, f"{median(values):.4g}", f"{max(values):.4g}")
+    return table
+
+
 def demo_tables(document: Mapping[str, Any]) -> Group:
     """The record of a demo for people."""
     probe = document["probe"]
@@ -180,9 +197,6 @@ def bench_table(document: Mapping[str, Any]) -> Table:
     """The record of a bench for people."""
     missing = f" without {document['without']}" if document["without"] else ""
     title = f"failover{missing}, profile {document['profile']}, {document['runs']} power cuts"
-    table = Table(title=title, title_justify="left")
-    for column in ("figure", "median", "worst"):
-        table.add_column(column, justify="left" if column == "figure" else "right")
     named = {
         "floor (ms)": "floor_ms",
         "outage (ms)": "outage_ms",
@@ -197,13 +211,8 @@ def bench_table(document: Mapping[str, Any]) -> Table:
         "sessions lost without a cause": "flaps",
         "adopted after (s)": "adopted_s",
     }
-    for name, key in named.items():
-        values = [value for value in document[key] if value is not None]
-        if values:
-            table.add_row(name, f"{median(values):.3g}", f"{max(values):.4g}")
-    for version, values in document["outage_ms_by_family"].items():
-        table.add_row(f"outage, IPv{version} (ms)", f"{median(values):.3g}", f"{max(values):.4g}")
+    rows = {name: [value for value in document[key] if value is not None] for name, key in named.items()}
+    rows |= {f"outage, IPv{version} (ms)": values for version, values in document["outage_ms_by_family"].items()}
     for phase in sorted({name for phases in document["phases_ms"] for name in phases}):
-        values = [phases[phase] for phases in document["phases_ms"] if phase in phases]
-        table.add_row(f"phase: {phase} (ms)", f"{median(values):.3g}", f"{max(values):.4g}")
-    return table
+        rows[f"phase: {phase} (ms)"] = [phases[phase] for phases in document["phases_ms"] if phase in phases]
+    return medians(title, rows)

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bgplb_lab import configs, control, faults, observe, scenario, topology
+from bgplb_lab import configs, control, faults, observe, report, scenario, topology
 from bgplb_lab.errors import LabError
 from bgplb_lab.etcdctl import etcdctl
 from bgplb_lab.probes import RouteWatch
@@ -250,9 +250,6 @@ def measured(processes: dict[str, int], seconds: float, pause: Callable[[float],
 
 def failover_table(document: dict[str, Any]) -> Table:
     """The record of a failover of many for people."""
-    table = Table(title=f"{document['pools']} pools, {document['runs']} power cuts", title_justify="left")
-    for column in ("figure", "median", "worst"):
-        table.add_column(column, justify="left" if column == "figure" else "right")
     named = {
         "floor (ms)": "floor_ms",
         "first pool steered (ms)": "first_ms",
@@ -261,17 +258,14 @@ def failover_table(document: dict[str, Any]) -> Table:
         "adopted after (s)": "adopted_s",
         "drained back in (s)": "drained_s",
     }
-    for name, key in named.items():
-        table.add_row(name, f"{median(document[key]):.4g}", f"{max(document[key]):.4g}")
-    return table
+    title = f"{document['pools']} pools, {document['runs']} power cuts"
+    return report.medians(title, {name: document[key] for name, key in named.items()})
 
 
 def idle_table(document: dict[str, Any]) -> Table:
     """The record of an idle lab for people."""
     title = f"{document['pools']} pools at rest, {document['seconds']:g} s; {document['leader']} leads"
-    table = Table(title=title, title_justify="left")
-    for column in ("daemon", "% of a core", "memory (MB)"):
-        table.add_column(column, justify="left" if column == "daemon" else "right")
+    table = report.numbers(title, "daemon", "% of a core", "memory (MB)")
     for name, row in document["daemons"].items():
         table.add_row(name, f"{row['cpu_percent']:.2f}", f"{row['rss_mb']:.0f}")
     return table

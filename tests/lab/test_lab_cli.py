@@ -13,6 +13,8 @@ from bgplb_lab import control, world
 from bgplb_lab.errors import LabError, MissingPrerequisite
 from bgplb_lab.world import World, check_prerequisites
 
+from tests.lab.standing import need_prerequisites
+
 LAB_ID = f"c{os.getpid()}"
 COMMAND = str(Path(sys.executable).parent / "bgplb")
 
@@ -27,10 +29,7 @@ def lab(*arguments: str, timeout_s: float = 60.0) -> "subprocess.CompletedProces
 
 @pytest.fixture(scope="module")
 def standing() -> Iterator[World]:
-    try:
-        check_prerequisites()
-    except MissingPrerequisite as missing:
-        pytest.skip(f"needs {missing}")
+    need_prerequisites()
     made = World(LAB_ID, quiet)
     try:
         assert lab("up", "--no-daemons", "--id", LAB_ID).returncode == 0

@@ -7,13 +7,14 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from bgplb_lab import absence, control, fault_clocks, faults, observe, roles, topology
+from bgplb_lab import absence, control, faults, observe, roles, topology
 from bgplb_lab.checks import UNPLANNED
-from bgplb_lab.errors import MissingPrerequisite, Unreachable
+from bgplb_lab.errors import Unreachable
 from bgplb_lab.probes import Prober, RouteWatch
 from bgplb_lab.scenario import EDGE, OWNER, cut_and_return, move_pool
 from bgplb_lab.world import World
 
+from tests.lab.standing import need_movable_clocks
 from tests.lab.under_fault import LONG_S, OTHER, QUIET_PROBES, suffer, within
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
@@ -24,10 +25,7 @@ HOUR_S = 3600
 @pytest.fixture(autouse=True, scope="module")
 def movable() -> Iterator[None]:
     """Skips by name where clocks can't be moved."""
-    try:
-        fault_clocks.library()
-    except MissingPrerequisite as missing:
-        pytest.skip(f"needs {missing}")
+    need_movable_clocks()
     yield
 
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from bgplb_lab import control, fault_clocks, observe, script, stage
-from bgplb_lab.errors import MissingPrerequisite
+from bgplb_lab import control, observe, script, stage
 from bgplb_lab.world import World
 
+from tests.lab.standing import need_movable_clocks
 from tests.lab.under_fault import DETECTION_MS, condition, within
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
@@ -36,10 +36,7 @@ def test_a_scenario_keeps_what_it_promises(whole_lab: World, healthy: dict[str, 
     """Every step happens in its time, the right gateway has the pool at the end, and no more is lost than it says."""
     found = script.load(script.find(name))
     if any(step.what == "clock-jump" for step in found.steps):
-        try:
-            fault_clocks.library()
-        except MissingPrerequisite as missing:
-            pytest.skip(f"needs {missing}")
+        need_movable_clocks()
     if name in DAMPED:
         control.wait_for("a pool that has not moved for a while", lambda: calm(whole_lab), CALM_S, 0.5)
     play = stage.Stage(whole_lab, found)

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 from bgplb_lab import control, faults, topology
-from bgplb_lab.errors import LabError, MissingPrerequisite, NotFound, RefusedByState
+from bgplb_lab.errors import LabError, NotFound, RefusedByState
 from bgplb_lab.etcdctl import etcdctl
 from bgplb_lab.probes import Prober, RouteWatch
-from bgplb_lab.world import World, check_prerequisites, port_name
+from bgplb_lab.world import World, port_name
+
+from tests.lab.standing import need_prerequisites
 
 LAB_ID = f"t{os.getpid()}"
 
@@ -34,10 +36,7 @@ def traces_in_own_namespace(world: World) -> list[str]:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[World]:
-    try:
-        check_prerequisites()
-    except MissingPrerequisite as missing:
-        pytest.skip(f"needs {missing}")
+    need_prerequisites()
     world = World(LAB_ID, quiet)
     try:
         world.up(daemons=False)

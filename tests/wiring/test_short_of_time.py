@@ -15,7 +15,7 @@ from orchestrator.admin import AdminError, ask
 from orchestrator.store.etcd import EtcdStore
 from orchestrator.store.port import Store
 from tests.agents.fakes import RealClock
-from tests.contract.store.cluster import EtcdCluster, etcd_missing
+from tests.contract.store.cluster import EtcdCluster, running
 from tests.wiring.box import BGPLB, REPOSITORY, Daemon
 from tests.wiring.crowd import KEYS, Crowd
 from tests.wiring.quota import quota, throttled
@@ -31,14 +31,8 @@ pytestmark = pytest.mark.chaos
 
 @pytest.fixture
 def etcd() -> Iterator[EtcdCluster]:
-    if (missing := etcd_missing()) is not None:
-        pytest.skip(f"needs {missing}")
-    cluster = EtcdCluster(1)
-    try:
-        cluster.start_all()
+    with running(1) as cluster:
         yield cluster
-    finally:
-        cluster.close()
 
 
 def manifests(folder: Path) -> Path:

@@ -16,7 +16,7 @@ from orchestrator.store.port import StoreError
 from tests.contract.auth.guarded import PEOPLE, Guarded, section_of
 from tests.contract.auth.test_daemons import Orchestrators
 from tests.contract.store.clocks import BootClock
-from tests.contract.store.cluster import etcd_missing
+from tests.contract.store.cluster import need_etcd
 
 KEYS = Keys()
 USER = "bgplb-orchestrator-orch-1"
@@ -97,8 +97,7 @@ async def test_a_renewed_file_is_used_without_a_restart_once_it_can_be(unguarded
 
 async def test_a_store_that_takes_its_time_over_passwords_lets_us_in(tmp_path: Path) -> None:
     """A hash that takes longer than one try may. Many calls at once are one log-in, or none would ever end."""
-    if (missing := etcd_missing()) is not None:
-        pytest.skip(f"needs {missing}")
+    need_etcd()
     slow = Guarded(tmp_path, "password", more_flags=(f"--bcrypt-cost={COSTLY}",))
     slow.cluster.start_all()
     try:

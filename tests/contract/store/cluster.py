@@ -7,7 +7,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -19,9 +20,10 @@ from orchestrator.store.stubs import etcd_pb2_grpc as rpc
 _START_LIMIT_S = 40.0
 
 
-def etcd_missing() -> str | None:
-    """What is missing for a real etcd, or None."""
-    return None if shutil.which("etcd") else "etcd (package etcd-server)"
+def need_etcd() -> None:
+    """Skip, by name, where there is no real etcd."""
+    if shutil.which("etcd") is None:
+        pytest.skip("needs etcd (package etcd-server)")
 
 
 def free_ports(count: int) -> list[int]:
@@ -180,3 +182,15 @@ class EtcdCluster:
         process = self._processes[index]
         assert process is not None
         process.send_signal(number)
+
+
+@contextmanager
+def running(size: int, extra: tuple[str, ...] = (), scheme: str = "http") -> Iterator[EtcdCluster]:
+    """So many members for the time of the block; see `EtcdCluster`."""
+    need_etcd()
+    cluster = EtcdCluster(size, extra, scheme)
+    try:
+        cluster.start_all()
+        yield cluster
+    finally:
+        cluster.close()

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.store.etcd import EtcdStore
 from orchestrator.store.port import Store
 from tests.contract.store.clocks import BootClock
-from tests.contract.store.cluster import EtcdCluster, etcd_missing
+from tests.contract.store.cluster import EtcdCluster, running
 from tests.contract.store.fake import FakeEtcd
 
 
@@ -25,27 +25,18 @@ class Bench:
     """A prefix that no other test uses."""
 
 
-def _cluster(size: int) -> Iterator[EtcdCluster]:
-    if (missing := etcd_missing()) is not None:
-        pytest.skip(f"needs {missing}")
-    cluster = EtcdCluster(size)
-    try:
-        cluster.start_all()
-        yield cluster
-    finally:
-        cluster.close()
-
-
 @pytest.fixture(scope="session")
 def one_member() -> Iterator[EtcdCluster]:
     """A real etcd of one member, which no test may break."""
-    yield from _cluster(1)
+    with running(1) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
 def three_members() -> Iterator[EtcdCluster]:
     """A real etcd of three members; who breaks one heals it, see `breakable`."""
-    yield from _cluster(3)
+    with running(3) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from orchestrator.store.etcd_login import Login
 from orchestrator.store.etcd_members import Members
 from orchestrator.store.port import Change, CreatedAt, Indeterminate, Put, Refused, StoreChanged, Unavailable
 from tests.contract.store.clocks import BootClock
-from tests.contract.store.cluster import EtcdCluster, etcd_missing, free_ports
+from tests.contract.store.cluster import EtcdCluster, free_ports, running
 
 LIMIT_S = 30.0
 
@@ -32,14 +32,8 @@ async def client(endpoints: list[str], user: tuple[str, str] | None = None) -> A
 @pytest.fixture
 def lone() -> Iterator[EtcdCluster]:
     """A member of its own for a test that breaks it."""
-    if (missing := etcd_missing()) is not None:
-        pytest.skip(f"needs {missing}")
-    cluster = EtcdCluster(1)
-    try:
-        cluster.start_all()
+    with running(1) as cluster:
         yield cluster
-    finally:
-        cluster.close()
 
 
 def breakers(cluster: EtcdCluster) -> dict[str, Callable[[int], None]]:

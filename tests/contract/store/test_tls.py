@@ -10,7 +10,7 @@ import trustme
 from orchestrator.store.etcd import EtcdStore, Tls
 from orchestrator.store.port import Unavailable
 from tests.contract.store.clocks import BootClock
-from tests.contract.store.cluster import EtcdCluster, etcd_missing
+from tests.contract.store.cluster import EtcdCluster, running
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,6 @@ class Secure:
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
-    if (missing := etcd_missing()) is not None:
-        pytest.skip(f"needs {missing}")
     folder: Path = tmp_path_factory.mktemp("tls")
     authority = trustme.CA()
     server = authority.issue_cert("127.0.0.1", "localhost")
@@ -38,12 +36,8 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
         f"--trusted-ca-file={folder}/ca.pem",
         "--client-cert-auth=true",
     )
-    cluster = EtcdCluster(1, flags, scheme="https")
-    try:
-        cluster.start_all()
+    with running(1, flags, "https") as cluster:
         yield Secure(cluster, authority)
-    finally:
-        cluster.close()
 
 
 def identity(authority: trustme.CA, trusted: trustme.CA, server_name: str | None = None) -> Tls:
