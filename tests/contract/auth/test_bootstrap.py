@@ -121,3 +121,14 @@ def test_roles_name_no_key_of_another() -> None:
         assert not any(meets(key, range_) for range_ in mine)
     assert any(meets(KEYS.desired("edge", "edge-1", "pool", "web"), range_) for range_ in mine)
     assert set(operator(KEYS, "a").permissions.values()) == {Access.READ, Access.WRITE}
+
+
+async def test_only_an_old_etcd_keeps_passwords_in_clear_on_its_disk(shut: Guarded) -> None:
+    """In its log, where they pass on their way to be hashed; what it keeps for good are hashes."""
+    files = [(path.parent.name, path.read_bytes()) for path in shut.cluster.folder.rglob("*") if path.is_file()]
+    assert {"snap", "wal"} <= {folder for folder, _ in files}
+    found = {folder for folder, text in files if any(word.encode() in text for word in shut.passwords.values())}
+    store = shut.store("root")
+    version = (await store.status()).version
+    await store.close()
+    assert found == ({"wal"} if shut.passwords and version.startswith("3.4.") else set()), version
