@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from bgplb_lab import faults, observe, probes, topology
+from bgplb_lab import control, faults, observe, probes, topology
 from bgplb_lab.checks import UNPLANNED
 from bgplb_lab.credentials import Issuer
 from bgplb_lab.fault_services import processes_in
@@ -81,8 +81,14 @@ def moved(lab: World, before: dict[str, Any], target: str, *ways: tuple[str, ...
     after = observe.wait_settled(lab, PATIENCE_S, target, with_standby=False)
     assert observe.states_since(after, observe.last_seq(before)) in ways
     assert after["epoch"] > before["epoch"]
-    seen = observe.steering(lab)
-    assert seen.routes == seen.allowed == (target,)
+    assert observe.steering(lab).routes == (target,)
+    # After a planned move the former owner's packets are let through a little longer.
+    control.wait_for(f"the edge to believe {target} alone", lambda: believed(lab) == (target,), PATIENCE_S)
+
+
+def believed(lab: World) -> tuple[str, ...]:
+    """The gateways whose packets from the pool's addresses the edge takes."""
+    return observe.steering(lab).allowed
 
 
 def test_every_agent_takes_the_kernels_wireguard(lab: World, before: dict[str, Any]) -> None:
