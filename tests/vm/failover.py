@@ -83,7 +83,7 @@ def moved(lab: World, before: dict[str, Any], target: str, *ways: tuple[str, ...
     assert after["epoch"] > before["epoch"]
     assert observe.steering(lab).routes == (target,)
     # After a planned move the former owner's packets are let through a little longer.
-    control.wait_for(f"the edge to believe {target} alone", lambda: believed(lab) == (target,), PATIENCE_S)
+    control.wait_for(f"the edge to believe {target} alone", lambda: believed(lab) == (target,) or None, PATIENCE_S)
 
 
 def believed(lab: World) -> tuple[str, ...]:
