@@ -2,8 +2,8 @@
 
 Built on pyroute2's asyncio classes, with what they would get wrong pinned down: dumps are filtered by the kernel
 (strict checking), because a full BGP table parsed in Python would stall the event loop for seconds, and sockets in
-other namespaces are opened by us. Routes are written and read by :mod:`dataplane.route_writer` and
-:mod:`dataplane.route_reader`, for speed.
+other namespaces are opened by us. For speed :mod:`dataplane.route_writer` writes routes, and all reading is
+:mod:`dataplane.rtnetlink_reader`'s.
 """
 
 import asyncio
@@ -34,9 +34,8 @@ from dataplane.diff import (
 from dataplane.errors import Conflict, KernelError, KernelRefused, KernelTimeout
 from dataplane.model import ROUTE_PROTOCOL, TABLE_MAIN, Address, Family, KernelState, Link, Route
 from dataplane.namespace import entered, opened
-from dataplane.netlink_messages import address_from, link_from
-from dataplane.route_reader import RouteReader
 from dataplane.route_writer import Attempt, Change, RouteWriter
+from dataplane.rtnetlink_reader import RtnetlinkReader
 
 RCVBUF_BYTES = 1 << 26
 """With less, a burst of 10,000 changes by another process kills the socket (ENOBUFS, measured)."""
@@ -64,7 +63,7 @@ class Netlink:
         self._deadline_s = deadline_s
         self._make_link = make_link
         self._socket: Any = None
-        self._writer, self._reader = RouteWriter(namespace), RouteReader(namespace)
+        self._writer, self._reader = RouteWriter(namespace), RtnetlinkReader(namespace)
 
     async def read(self, tables: Iterable[int]) -> KernelState:
         """Links, addresses, all rules, and the routes of these tables.
@@ -72,19 +71,14 @@ class Netlink:
         Of the main table only routes with our protocol are read: it may hold a full BGP table. A foreign route in the
         place of ours is then refused by the kernel when ours is added.
         """
-        names: dict[int, str] = {}
-        links: set[Link] = set()
-        async with self._call("read links and addresses") as ip:
-            async for message in await ip.get_links():
-                names[message["index"]] = message.get("ifname")
-                links.add(link_from(message))
-            addresses = {address_from(m, names) async for m in await ip.get_addr()}
+        links = self._reader.read_links()
+        addresses = self._reader.read_addresses(links)
         routes: set[Route] = set()
         for table in tables:
             routes |= self._reader.read(table, ROUTE_PROTOCOL if table == TABLE_MAIN else 0)
         rules = self._reader.read_rules()
         return KernelState(
-            links=frozenset(links),
+            links=frozenset(links.values()),
             addresses=frozenset(a for a in addresses if ip_interface(a.cidr).ip not in _LINK_LOCAL),
             routes=frozenset(routes),
             rules=frozenset(rules),
@@ -92,11 +86,7 @@ class Netlink:
 
     async def link(self, name: str) -> Link | None:
         """The interface of this name, or None."""
-        async with self._call(f"read interface {name}") as ip:
-            async for message in await ip.get_links():
-                if message.get("ifname") == name:
-                    return link_from(message)
-        return None
+        return next((link for link in self._reader.read_links().values() if link.name == name), None)
 
     async def route(self, prefix: str, table: int, protocol: int = ROUTE_PROTOCOL) -> Route | None:
         """The route for exactly this prefix as the kernel holds it now; the one with the lowest metric if several."""

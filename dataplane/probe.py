@@ -9,10 +9,12 @@ import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
+from zlib import crc32
 
+from dataplane.due import Due
 from dataplane.errors import KernelRefused
 from dataplane.icmp import EchoSocket
-from dataplane.probe_window import Judgement, ProbeWindow, Word
+from dataplane.probe_window import Judgement, ProbeWindow, Word, following
 from fsm.ports import Clock
 
 FULL_SIZE_INTERVAL_S = 1.0
@@ -26,6 +28,10 @@ _PASSING_ERRORS = frozenset({errno.EMSGSIZE, errno.ENOBUFS, errno.EAGAIN, errno.
 """After these the socket is as good as before, and answers may still be on their way to it."""
 
 FullSizeWord = Literal["passing", "failing", "unknown"]
+
+_Told = tuple[Word, FullSizeWord, int, bool]
+"""Words of both sizes, misses, whether it is settled."""
+_ALL_WELL: _Told = ("passing", "passing", 0, True)
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,9 @@ class Prober:
         self._source = source
         self._destination = destination
         self._interval_s = interval_ms / 1000
+        # Those into one tunnel ask together, so that one turn of the loop does for them and one for their answers;
+        # those into different tunnels apart, so that none makes others late.
+        self._phase_s = crc32(device.encode()) / 2**32 * self._interval_s
         self._clock = clock
         self._on_change = on_change
         self._mtu = mtu
@@ -79,7 +88,8 @@ class Prober:
         self._number = 0
         self._send_errno = 0
         self._socket: EchoSocket | None = None
-        self._last_told: tuple[Word, FullSizeWord, int, bool] = ("unknown", "unknown", 0, False)
+        self._due = Due(self._tell)
+        self._last_told: _Told = ("unknown", "unknown", 0, False)
 
     def evaluate(self, now: float | None = None) -> ProbeState:
         """The word right now, with all answers that have reached the machine taken in first."""
@@ -88,24 +98,24 @@ class Prober:
 
     async def run(self) -> None:
         """Ask until cancelled. A missing device or address is not an error: the questions are then unanswered."""
-        next_small = next_large = self._clock.now()
+        next_large = now = self._clock.now()
         try:
             while True:
-                now = self._clock.now()
                 if now >= next_large:
                     self._ask(self._large, self._mtu)
                     next_large = now + FULL_SIZE_INTERVAL_S
                 due = self._ask(self._small, None)
-                # After a delay of our own the rhythm starts anew: no burst to catch up.
-                next_small = max(next_small + self._interval_s, self._clock.now())
-                await self._pause_until(min(due, next_small))
-                self._tell()
-                await self._pause_until(next_small)
+                self._due.within(due - self._clock.now())
+                # After a delay of our own the rhythm goes on where it would be by now: no burst to catch up.
+                await self._clock.sleep(max(0.0, following(now, self._interval_s, self._phase_s) - self._clock.now()))
+                self._due.meet()
+                now = self._clock.now()
         finally:
             self.close()
 
     def close(self) -> None:
         """Stop listening."""
+        self._due.spare()
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
             self._socket.close()
@@ -137,6 +147,10 @@ class Prober:
 
     def _readable(self) -> None:
         self._collect()
+        if self._small.all_answered:
+            self._due.spare()
+            if self._last_told == _ALL_WELL and self._large.all_answered:
+                return  # nothing to say: as nearly always
         self._tell()
 
     def _collect(self) -> None:
@@ -156,10 +170,7 @@ class Prober:
 
     def _tell(self) -> None:
         state = self._state(self._clock.now())
-        words = (state.word, state.full_size, min(state.judgement.missed, TOLD_MISSES), state.judgement.settled)
+        words: _Told = (state.word, state.full_size, min(state.judgement.missed, TOLD_MISSES), state.judgement.settled)
         if words != self._last_told:
             self._last_told = words
             self._on_change(state)
-
-    async def _pause_until(self, instant: float) -> None:
-        await self._clock.sleep(max(0.0, instant - self._clock.now()))

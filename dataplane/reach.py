@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
+from dataplane.due import Due
 from dataplane.errors import KernelRefused
 from dataplane.icmp import EchoSocket
 from dataplane.probe_window import ProbeWindow
@@ -42,6 +43,7 @@ class Reach:
         self._missed: dict[str, int] = {}
         """Questions to each address since its last answer; one that never answered is absent."""
         self._sockets: dict[bool, EchoSocket] = {}
+        self._due = Due(self._tell)
         self._round = 0
         self._told: tuple[bool, frozenset[str]] = (False, frozenset())
 
@@ -73,10 +75,11 @@ class Reach:
             while True:
                 due = self._ask_round()
                 due_next = max(due_next + self._interval_s, self._clock.now())
-                await self._pause_until(min(due, due_next))
-                self._tell()
-                await self._pause_until(due_next)
+                self._due.within(due - self._clock.now())
+                await self._clock.sleep(max(0.0, due_next - self._clock.now()))
+                self._due.meet()
         finally:
+            self._due.spare()
             for v6 in list(self._sockets):
                 self._drop(v6)
 
@@ -117,6 +120,8 @@ class Reach:
     def _readable(self) -> None:
         self._collect()
         self._tell()
+        if self._rounds.all_answered:
+            self._due.spare()
 
     def _collect(self) -> None:
         for sock in self._sockets.values():
@@ -132,6 +137,3 @@ class Reach:
         if now != self._told:
             self._told = now
             self.on_change()
-
-    async def _pause_until(self, instant: float) -> None:
-        await self._clock.sleep(max(0.0, instant - self._clock.now()))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
-RTM_NEWADDR, RTM_DELADDR = 20, 21
+RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
 NLMSG_ERROR, NLMSG_DONE = 2, 3
@@ -21,6 +21,7 @@ _NLM_F_REQUEST, _NLM_F_DUMP = 0x1, 0x300
 _HEADER = struct.Struct("=IHHII")
 _RTMSG = struct.Struct("=BBBBBBBBI")
 _IFINFOMSG = struct.Struct("=BxHiII")
+_IFADDRMSG = struct.Struct("=BBBBI")
 _ATTRIBUTE = struct.Struct("=HH")
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_TABLE = 1, 4, 5, 15
 _IFLA_IFNAME = 3
@@ -70,7 +71,7 @@ Message = RouteMessage | LinkMessage | AddressRemoved | DumpDone
 
 
 def dump_request(what: int, family: int, sequence: int, table: int = 0, protocol: int = 0) -> bytes:
-    """A dump of links (RTM_GETLINK), rules (RTM_GETRULE) or one table's routes (RTM_GETROUTE, strict checking on).
+    """A dump of links, addresses, rules or one table's routes: RTM_GETLINK, -ADDR, -RULE, -ROUTE, strict checking on.
 
     `protocol` 0 asks for the routes of all.
     """
@@ -78,6 +79,8 @@ def dump_request(what: int, family: int, sequence: int, table: int = 0, protocol
         body = _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)  # fib_rule_hdr has the same layout
     elif what == RTM_GETLINK:
         body = _IFINFOMSG.pack(family, 0, 0, 0, 0)
+    elif what == RTM_GETADDR:
+        body = _IFADDRMSG.pack(family, 0, 0, 0, 0)
     else:
         body = (
             _RTMSG.pack(family, 0, 0, 0, 0, protocol, 0, 0, 0)

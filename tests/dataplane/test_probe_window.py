@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataplane.probe_window import SETTLED_AFTER, SILENT_INTERVALS, WINDOW, ProbeWindow
+from dataplane.probe_window import SETTLED_AFTER, SILENT_INTERVALS, WINDOW, ProbeWindow, following
 
 INTERVAL = 0.050
 ROUND_TRIP = 0.001
@@ -87,8 +87,26 @@ def test_settled_after_fifty_in_a_row_and_not_after_a_miss() -> None:
     window.sent(SETTLED_AFTER, now)
     window.answered(SETTLED_AFTER, now + ROUND_TRIP)
     assert window.evaluate(now + ROUND_TRIP).settled
-    due = window.sent(SETTLED_AFTER + 1, now + INTERVAL)
-    assert not window.evaluate(due).settled
+    sent = now + INTERVAL
+    due = window.sent(SETTLED_AFTER + 1, sent)
+    assert window.evaluate(due).settled, "it may still come"
+    assert not window.evaluate(sent + INTERVAL).settled
+
+
+def test_a_late_answer_unsettles_nothing_and_a_lost_one_for_fifty_questions() -> None:
+    window = answered(SETTLED_AFTER)
+    late, lost = SETTLED_AFTER * INTERVAL, (SETTLED_AFTER + 1) * INTERVAL
+    due = window.sent(SETTLED_AFTER + 1, late)
+    assert (window.evaluate(due).word, window.evaluate(due).settled) == ("doubtful", True)
+    window.answered(SETTLED_AFTER + 1, due + 0.01)
+    window.sent(SETTLED_AFTER + 2, lost)
+    assert window.evaluate(lost + ROUND_TRIP).settled
+    for n in range(2, SETTLED_AFTER + 2):
+        now = late + n * INTERVAL
+        assert not window.evaluate(now).settled, n
+        window.sent(SETTLED_AFTER + 1 + n, now)
+        window.answered(SETTLED_AFTER + 1 + n, now + ROUND_TRIP)
+    assert window.evaluate(now + ROUND_TRIP).settled
 
 
 def test_when_nobody_asked_for_long_nothing_is_known() -> None:
@@ -127,3 +145,12 @@ def test_word_and_counts_agree_with_a_plain_reading(outcomes: list[bool]) -> Non
     run = next((n for n, outcome in enumerate(reversed(outcomes)) if outcome != outcomes[-1]), len(outcomes))
     assert judgement.missed == (0 if outcomes[-1] else min(run, WINDOW))
     assert judgement.good == (min(run, SETTLED_AFTER) if outcomes[-1] else 0)
+
+
+@given(st.floats(0, 1e7), st.floats(0, 0.999), st.sampled_from((0.02, 0.05, 0.3)))
+def test_questions_of_one_phase_go_together_however_late_each_was(now: float, share: float, interval_s: float) -> None:
+    phase_s = share * interval_s
+    first = following(now, interval_s, phase_s)
+    assert 0.499 * interval_s <= first - now <= 1.501 * interval_s
+    on_time, late = following(first, interval_s, phase_s), following(first + 0.4 * interval_s, interval_s, phase_s)
+    assert on_time == late == pytest.approx(first + interval_s, abs=1e-6)

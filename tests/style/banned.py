@@ -57,7 +57,7 @@ BANS = (
             "datetime.date.today",
         ),
         # The reader of the kernel's route messages is synchronous: it can wait only by the loop's own timer.
-        (*OUTERMOST, "dataplane/events.py"),
+        (*OUTERMOST, "dataplane/events.py", "dataplane/due.py"),
         methods=("call_later", "call_at"),
     ),
     Ban(

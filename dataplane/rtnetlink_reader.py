@@ -1,24 +1,28 @@
-"""Reading one table's routes, and policy rules: filtered by the kernel, parsed by us.
+"""Reading links, addresses, policy rules and one table's routes: filtered by the kernel, parsed by us.
 
 A dump is served within the calls that ask for it, so nothing waits here; a general library's parser (40 microseconds a
-route and more) is the only cost to save, and with a thousand pools it is what a reading costs.
+route, a millisecond a link) is the only cost to save, and with a thousand pools it is what a reading costs.
 """
 
 import errno
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 
 from dataplane.errors import KernelRefused, KernelTimeout
-from dataplane.model import Route, RouteKind, Rule
+from dataplane.model import Address, Link, Route, RouteKind, Rule
 from dataplane.namespace import entered
 from dataplane.rtnetlink_wire import (
     NLMSG_DONE,
     NLMSG_ERROR,
+    RTM_GETADDR,
+    RTM_GETLINK,
     RTM_GETROUTE,
     RTM_GETRULE,
+    RTM_NEWADDR,
+    RTM_NEWLINK,
     RTM_NEWROUTE,
     RTM_NEWRULE,
     attributes,
@@ -36,11 +40,17 @@ _NUMBER = struct.Struct("=I")
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_PREFSRC, _RTA_METRICS, _RTA_TABLE = 1, 4, 5, 6, 7, 8, 15
 _RTAX_LOCK, _RTAX_MTU = 1, 2
 _FRA_DST, _FRA_SRC, _FRA_PRIORITY, _FRA_FWMARK, _FRA_TABLE, _FRA_FWMASK, _FRA_PROTOCOL = 1, 2, 6, 10, 15, 16, 21
+_IFINFOMSG = struct.Struct("=BxHiII")
+_IFADDRMSG = struct.Struct("=BBBBI")
+_IFF_UP = 0x1
+_IFLA_IFNAME, _IFLA_MTU, _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_INFO_KIND = 3, 4, 18, 20, 1
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_TUN_KINDS = ("tun", "wireguard")
 _WHOLE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 
 
-class RouteReader:
-    """One namespace's socket for reading routes and rules; opened at the first use, kept open."""
+class RtnetlinkReader:
+    """One namespace's socket for reading; opened at the first use, kept open."""
 
     def __init__(self, namespace: str | None = None) -> None:
         self._namespace = namespace
@@ -62,7 +72,7 @@ class RouteReader:
                     for family in (socket.AF_INET, socket.AF_INET6)
                     for body in self._dump(RTM_GETROUTE, family, table, protocol)
                 ]
-            found = (_route(body, names) for body in messages)
+            found = (_named(body, names) for body in messages)
             return {route for route in found if route is not None and route.table == table}
 
     def read_rules(self) -> set[Rule]:
@@ -73,6 +83,24 @@ class RouteReader:
         with self._asking("read rules"), entered(self._namespace):
             messages = [body for family in _WHOLE for body in self._dump(RTM_GETRULE, family, 0, 0)]
         return {_rule(body) for body in messages}
+
+    def read_links(self) -> dict[int, Link]:
+        """All interfaces by their index. A TUN device counts as ``wireguard``: wireguard-go makes its interface of one.
+
+        Raises as `read` does.
+        """
+        with self._asking("read links"), entered(self._namespace):
+            return dict(_link(body) for body in self._dump(RTM_GETLINK, socket.AF_UNSPEC, 0, 0))
+
+    def read_addresses(self, links: Mapping[int, Link]) -> set[Address]:
+        """All addresses, the local end where a link is point to point; `links` gives the interfaces' names.
+
+        Raises as `read` does.
+        """
+        with self._asking("read addresses"), entered(self._namespace):
+            messages = self._dump(RTM_GETADDR, socket.AF_UNSPEC, 0, 0)
+        found = (_address(body) for body in messages)
+        return {Address(links[index].name if index in links else f"#{index}", cidr) for index, cidr in found}
 
     @contextmanager
     def _asking(self, op: str) -> Iterator[None]:
@@ -112,7 +140,7 @@ class RouteReader:
                 if sequence != self._sequence:
                     continue
                 whole = whole and not flags & _NLM_F_DUMP_INTR
-                if kind in (RTM_NEWROUTE, RTM_NEWRULE):
+                if kind in (RTM_NEWLINK, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWRULE):
                     found.append(body)
                 elif kind in (NLMSG_DONE, NLMSG_ERROR):
                     code = -struct.unpack_from("=i", body)[0] if len(body) >= 4 else 0
@@ -129,22 +157,34 @@ class RouteReader:
         return self._socket
 
 
-def _route(body: bytes, names: dict[int, str | None]) -> Route | None:
+def _named(body: bytes, names: dict[int, str | None]) -> Route | None:
     """A route; `names` remembers what the interfaces of this reading are called."""
+    number = _interface(body)
+    if number and number not in names:
+        names[number] = _name(number)
+    return _route(body, names[number] if number else None)
+
+
+@lru_cache(maxsize=16384)
+def _interface(body: bytes) -> int:
+    """The index of the interface that a unicast route names, 0 if none."""
+    _family, _length, _src, _tos, _table, _protocol, _scope, type_, _flags = _RTMSG.unpack_from(body)
+    index = dict(attributes(body, _RTMSG.size)).get(_RTA_OIF)
+    # the kernel shows `lo` on IPv6 blackholes, which nobody asked for
+    return 0 if index is None or _KINDS.get(type_) != "unicast" else _number(index)
+
+
+@lru_cache(maxsize=16384)
+def _route(body: bytes, device: str | None) -> Route | None:
+    """Remembered, as rules are: there is one for each prefix, and they are read every few seconds."""
     family, length, _src, _tos, table, protocol, _scope, type_, _flags = _RTMSG.unpack_from(body)
     kind = _KINDS.get(type_)
     if family not in _WHOLE or kind is None:
         return None
     found = dict(attributes(body, _RTMSG.size))
-    gateway, index = found.get(_RTA_GATEWAY), found.get(_RTA_OIF)
-    if kind == "unicast" and gateway is None and index is None:
+    gateway = found.get(_RTA_GATEWAY)
+    if kind == "unicast" and gateway is None and _RTA_OIF not in found:
         return None
-    device = None
-    if kind == "unicast" and index is not None:  # the kernel shows `lo` on IPv6 blackholes, which nobody asked for
-        number = _number(index)
-        if number not in names:
-            names[number] = _name(number)
-        device = names[number]
     return Route(
         prefix=f"{_text(family, found.get(_RTA_DST)) or _WHOLE[family]}/{length}",
         table=_number(found[_RTA_TABLE]) if _RTA_TABLE in found else table,
@@ -176,6 +216,27 @@ def _rule(body: bytes) -> Rule:
     )
 
 
+def _link(body: bytes) -> tuple[int, Link]:
+    _family, _kind, index, flags, _change = _IFINFOMSG.unpack_from(body)
+    found = dict(attributes(body, _IFINFOMSG.size))
+    kind = _string(dict(attributes(found.get(_IFLA_LINKINFO, b""), 0)).get(_IFLA_INFO_KIND))
+    link = Link(
+        name=_string(found.get(_IFLA_IFNAME)),
+        kind="wireguard" if kind in _TUN_KINDS else kind,
+        mtu=_number(found[_IFLA_MTU]) if _IFLA_MTU in found else 0,
+        alias=_string(found.get(_IFLA_IFALIAS)),
+        up=bool(flags & _IFF_UP),
+    )
+    return index, link
+
+
+def _address(body: bytes) -> tuple[int, str]:
+    """(index of the interface, address with prefix length)"""
+    family, length, _flags, _scope, index = _IFADDRMSG.unpack_from(body)
+    found = dict(attributes(body, _IFADDRMSG.size))
+    return index, f"{_text(family, found.get(_IFA_LOCAL, found.get(_IFA_ADDRESS)))}/{length}"
+
+
 @lru_cache(maxsize=64)
 def _locked_mtu(metrics: bytes) -> int | None:
     found = dict(attributes(metrics, 0))
@@ -186,6 +247,10 @@ def _locked_mtu(metrics: bytes) -> int | None:
 
 def _text(family: int, value: bytes | None) -> str | None:
     return None if value is None else socket.inet_ntop(family, value)
+
+
+def _string(value: bytes | None) -> str:
+    return (value or b"").rstrip(b"\0").decode(errors="replace")
 
 
 def _number(value: bytes) -> int:
