@@ -11,13 +11,11 @@ from fsm.types import Heartbeat, Judgement, PoolState
 def observe(record: PoolRecord, view: PoolView) -> PoolRecord:
     """The record with everything that is derived from observation brought up to date; equal when nothing changed."""
     standby = next(iter(candidates(record, view, (record.owner, record.target))), None)
-    return replace(
-        record,
-        standby=standby,
-        edges=_edges(record, view),
-        conditions=conditions(record, view),
-        addresses=record.addresses or (view.spec.addresses if view.spec else ()),
-    )
+    edges, found = _edges(record, view), conditions(record, view)
+    addresses = record.addresses or (view.spec.addresses if view.spec else ())
+    if (standby, edges, found, addresses) == (record.standby, record.edges, record.conditions, record.addresses):
+        return record  # as nearly always: a thousand pools are looked at every few seconds
+    return replace(record, standby=standby, edges=edges, conditions=found, addresses=addresses)
 
 
 def conditions(record: PoolRecord, view: PoolView) -> tuple[Condition, ...]:

@@ -1,6 +1,7 @@
 """Which gateway takes a pool: the same answer for the same set, whoever computes it."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 
 
@@ -13,5 +14,6 @@ def rank(subject: str, gateways: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(gateways, key=lambda gateway: (_weight(subject, gateway), gateway), reverse=True))
 
 
+@lru_cache(maxsize=65536)
 def _weight(subject: str, gateway: str) -> bytes:
     return blake2b(f"{subject}\0{gateway}".encode(), digest_size=8).digest()

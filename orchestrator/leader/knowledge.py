@@ -49,6 +49,8 @@ class Knowledge:
         self._stale_after_s = stale_after_s
         self.specs: dict[tuple[str, str], object] = {}
         self.machines: dict[str, PoolRecord] = {}
+        self.timed: dict[str, PoolRecord] = {}
+        """Those of them that have a deadline or a back-off: few, and looked at all the time."""
         self.desired: dict[DesiredAt, object] = {}
         self.agents: dict[tuple[str, str], AgentRecord] = {}
         self.reports: dict[tuple[str, str], EdgeReport | NodeReport] = {}
@@ -151,6 +153,8 @@ class Knowledge:
                 if isinstance(value, PoolRecord):
                     held = (value.epoch, *(plan.epoch for plan in value.plan))
                     self.highest_recorded = max(self.highest_recorded, *held)
+                timed = isinstance(value, PoolRecord) and (value.deadline_s is not None or value.backoff_ms)
+                _put(self.timed, name, value if timed else None, set())
                 return _put(self.machines, name, value, {name})
             case k.DesiredBaseKey(role, agent):
                 return _put(self.desired, (role, agent, "", ""), value, {"base"})

@@ -8,6 +8,8 @@ from fsm.types import PARTIAL_AFTER_MS, SUSPECT_MOVE_AFTER_MS, Heartbeat
 from fsm.witness import GatewayView, view_gateway
 from orchestrator.leader.knowledge import Knowledge
 
+_NO_EVIDENCE: Mapping[str, str] = {}
+
 
 class Lookout:
     """Remembers the last look, so that the next one can say which pools it concerns."""
@@ -18,6 +20,8 @@ class Lookout:
         self._gateways: dict[str, dict[str, GatewayView]] = {}
         self._looks: dict[str, dict[str, GatewayView]] = {}
         """What of each gateway has to differ for its group's pools to be looked at."""
+        self._serving: dict[str, set[str]] = {}
+        """Through which gateways packets pass, which only pools on their way wait for."""
         self._edges: dict[str, tuple[Heartbeat, ...]] = {}
         self._ready_since_s: dict[str, float] = {}
         self._partial_since_s: dict[str, float] = {}
@@ -41,6 +45,10 @@ class Lookout:
                     self._ready_since_s.setdefault(view.name, now)
                 else:
                     self._ready_since_s.pop(view.name, None)
+            serving = {name for name, view in views.items() if view.serves}
+            if serving != self._serving.get(group.name):
+                moved |= self._known.timed.keys()
+                self._serving[group.name] = serving
             if looks != self._looks.get(group.name) or edges != self._edges.get(group.name):
                 moved |= {n for n, spec in self._known.pool_specs().items() if spec.gateway_ref == group.name}
             self._gateways[group.name], self._edges[group.name] = views, edges
@@ -87,8 +95,13 @@ class Lookout:
 
 
 def _look(view: GatewayView) -> GatewayView:
-    """A gateway without what changes all the time: of an age only whether it is enough to act upon."""
-    return replace(view, suspect_s=float(view.suspect_s * 1000 >= SUSPECT_MOVE_AFTER_MS))
+    """A gateway without what changes all the time: of an age only whether it is enough to act upon.
+
+    One late answer makes a probe doubtful, on which no pool at rest depends: a thousand need not be looked at for it.
+    """
+    return replace(
+        view, suspect_s=float(view.suspect_s * 1000 >= SUSPECT_MOVE_AFTER_MS), serves=False, evidence=_NO_EVIDENCE
+    )
 
 
 class _Views(Mapping[str, PoolView]):

@@ -215,9 +215,9 @@ class LeaderLoop:
     def _due(self, now: float) -> set[str]:
         """Pools whose deadline is over, or whose back-off ended since the last turn."""
         before, self._turned_s = self._turned_s, now
-        damped = (record for record in self._known.machines.values() if record.backoff_ms and record.moves_s)
+        damped = (record for record in self._known.timed.values() if record.backoff_ms and record.moves_s)
         ends = {r.name: r.moves_s[-1] + r.backoff_ms / 1000 for r in damped}
-        late = {r.name for r in self._known.machines.values() if r.deadline_s is not None and r.deadline_s <= now}
+        late = {r.name for r in self._known.timed.values() if r.deadline_s is not None and r.deadline_s <= now}
         return late | {name for name, end in ends.items() if before < end <= now}
 
     # ---- committing ------------------------------------------------------------------------------------------------

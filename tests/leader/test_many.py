@@ -1,12 +1,13 @@
 """Hundreds of pools: transactions are counted, nothing else waits, and a follower reads only what it needs."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fsm.events import PoolEvent
-from fsm.records import EdgePoolReport, NodePoolReport, NodeReport
+from fsm.records import EdgePoolReport, EdgeReport, NodePoolReport, NodeReport
 from orchestrator.leader import knowledge as knowledge_module
 from orchestrator.leader.loop import SETTLED_AT_ONCE, SETTLED_IN_A_ROW, TAKEN_IN_AT_ONCE
 from orchestrator.store.port import MAX_TXN_OPS, Guard, Op, Put, TxnResult
@@ -134,6 +135,37 @@ async def test_a_heartbeat_wakes_nobody_and_concerns_no_pool(monkeypatch: pytest
         await leader.loop.turn()
     assert settled == []
     assert store.written == []
+
+
+async def test_one_late_answer_concerns_no_pool_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, leader, _ = await accepted()
+    leader.sync()
+    await leader.loop.turn()
+    settled: list[str] = []
+
+    def noted(name: str, *_: Any) -> tuple[None, int]:
+        settled.append(name)
+        return None, 0
+
+    monkeypatch.setattr(leader.loop._settler, "settle", noted)
+    key = KEYS.observed_base("edge", "edge-1")
+    report: EdgeReport = world.read(key, EdgeReport)
+
+    async def tell(**fields: Any) -> list[str]:
+        settled.clear()
+        witness = replace(report.gateways["gw-b"], **fields)
+        world.put(key, replace(report, gateways={**report.gateways, "gw-b": witness}))
+        leader.sync()
+        await leader.loop.turn()
+        return sorted(settled)
+
+    assert await tell(probe="doubtful", missed=1) == []
+    waiting = replace(leader.known.machines[POOLS[7].name], state="StandbyAdvertising", deadline_s=1e9)
+    world.put(KEYS.machine("pool", waiting.name), waiting)
+    leader.sync()
+    await leader.loop.turn()
+    assert await tell() == [waiting.name], "its move ends when packets pass"
+    assert len(await tell(settled=False)) == MANY, "a gateway that is no longer ready concerns all"
 
 
 async def test_a_turn_that_fails_half_way_is_finished_by_the_next() -> None:
