@@ -5,7 +5,7 @@ import gc
 import signal
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from importlib.metadata import version
 from typing import Any
 
@@ -54,15 +54,21 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
-def run(main: Coroutine[Any, Any, int], privileges: Privileges | None = None) -> int:
+def run(
+    main: Coroutine[Any, Any, int],
+    privileges: Privileges | None = None,
+    new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> int:
     """Run a daemon's coroutine; what it can't go on with becomes one log line and an exit code.
 
-    With `privileges` the whole process first gives up all others, for good.
+    With `privileges` the whole process first gives up all others, for good. `new_loop` makes another event loop than
+    asyncio's own.
     """
     try:
         if privileges is not None:
             harden(privileges)
-        return asyncio.run(main)
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            return runner.run(main)
     except BaseExceptionGroup as group:
         return _ended(group)
     except Exception as error:  # noqa: BLE001 - `_ended` raises again what it does not know
