@@ -30,9 +30,12 @@ def replica(world: World, request: dict[str, Any]) -> dict[str, Any]:
         except Unreachable as failed:
             refusals.append(str(failed))
             continue
-        if "error" not in answer:
+        if "error" in answer:
+            refusals.append(f"{name}: {answer['error']}")
+        elif answer.get("store", answer).get("age_ms", 0) < 0:
+            refusals.append(f"{name} has just started, and has not read the store yet")
+        else:
             return answer
-        refusals.append(f"{name}: {answer['error']}")
     raise Unreachable(f"no orchestrator answers: {'; '.join(refusals)}")
 
 

@@ -1,9 +1,14 @@
-"""Counting probes: pure arithmetic."""
+"""Counting probes, and taking what is said for what it is worth: pure."""
+
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from bgplb_lab import observe
+from bgplb_lab import control, observe
 from bgplb_lab.counting import answered_by_all, arrivals, count, longest_run, median, nearest_rank
+from bgplb_lab.errors import Unreachable
 from bgplb_lab.probes import ProbeRun
+from bgplb_lab.world import World
 
 MS = 1_000_000
 
@@ -118,3 +123,19 @@ def test_what_several_prefixes_of_a_pool_say_is_one_answer_only_if_they_agree() 
     assert observe.agreed([("gw-b",), ("gw-a",)]) == ("gw-a", "gw-b")
     assert observe.agreed([(), ()]) == ()
     assert observe.agreed([("gw-b",), ()]) == ("gw-b", "nobody for 2001:db8:2::/64")
+
+
+@pytest.mark.parametrize(
+    ("cmd", "empty"), [("dump", {"age_ms": -1, "machines": []}), ("status", {"store": {"age_ms": -1}})]
+)
+def test_an_orchestrator_that_has_just_started_is_not_asked_what_it_knows(
+    cmd: str, empty: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"age_ms": 3, "store": {"age_ms": 3}}
+    answers = {11: empty, 12: known}
+    monkeypatch.setattr(control, "ask_socket", lambda path, _request: answers[int(path.split("/")[2])])
+    world = cast(World, SimpleNamespace(pids=lambda: {"orch-1": 11, "orch-2": 12}))
+    assert observe.replica(world, {"cmd": cmd}) == known
+    answers[12] = empty
+    with pytest.raises(Unreachable, match="orch-2 has just started"):
+        observe.replica(world, {"cmd": cmd})
