@@ -1,29 +1,28 @@
-"""The moment at which an answer is due: a turn of the event loop that is spared when the answer is there before."""
+"""Moments at which answers are due: turns of the event loop that are spared when the answers are there before."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class Due:
-    """One such moment at a time. `on_due` is called from the event loop; it must not block or raise."""
+    """`on_due` is called from the event loop at each such moment; it must not block or raise."""
 
     def __init__(self, on_due: Callable[[], None]) -> None:
         self._on_due = on_due
-        self._timer: asyncio.TimerHandle | None = None
+        self._timers: set[asyncio.TimerHandle] = set()
 
     def within(self, seconds: float) -> None:
-        """An answer is due in so many seconds; that of the question before it is due now at the latest."""
-        self.meet()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.meet)
+        """An answer is due in so many seconds. Those that are awaited already stay so: each has its own moment."""
 
-    def meet(self) -> None:
-        """The moment has come, unless it was spared."""
-        if self._timer is not None:
-            self.spare()
+        def meet() -> None:
+            self._timers.discard(timer)
             self._on_due()
+
+        timer = asyncio.get_running_loop().call_later(seconds, meet)
+        self._timers.add(timer)
 
     def spare(self) -> None:
         """Nothing is awaited any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()

@@ -108,7 +108,6 @@ class Prober:
                 self._due.within(due - self._clock.now())
                 # After a delay of our own the rhythm goes on where it would be by now: no burst to catch up.
                 await self._clock.sleep(max(0.0, following(now, self._interval_s, self._phase_s) - self._clock.now()))
-                self._due.meet()
                 now = self._clock.now()
         finally:
             self.close()

@@ -77,7 +77,6 @@ class Reach:
                 due_next = max(due_next + self._interval_s, self._clock.now())
                 self._due.within(due - self._clock.now())
                 await self._clock.sleep(max(0.0, due_next - self._clock.now()))
-                self._due.meet()
         finally:
             self._due.spare()
             for v6 in list(self._sockets):

@@ -93,12 +93,12 @@ class RtnetlinkReader:
             return dict(_link(body) for body in self._dump(RTM_GETLINK, socket.AF_UNSPEC, 0, 0))
 
     def read_addresses(self, links: Mapping[int, Link]) -> set[Address]:
-        """All addresses, the local end where a link is point to point; `links` gives the interfaces' names.
+        """All IP addresses, the local end where a link is point to point; `links` gives the interfaces' names.
 
         Raises as `read` does.
         """
         with self._asking("read addresses"), entered(self._namespace):
-            messages = self._dump(RTM_GETADDR, socket.AF_UNSPEC, 0, 0)
+            messages = [body for family in _WHOLE for body in self._dump(RTM_GETADDR, family, 0, 0)]
         found = (_address(body) for body in messages)
         return {Address(links[index].name if index in links else f"#{index}", cidr) for index, cidr in found}
 

@@ -17,10 +17,11 @@ from orchestrator.agents.problems import Problems
 
 LEND_EVERY_S = 0.5
 MARGIN_S = 2
-"""One second that the kernel may be late, since it looks for addresses whose time is over once a second at most and
-each new address anywhere on the machine has it look (net/ipv4/devinet.c, check_lifetime); one for the edge's BFD."""
-STOOD_STILL_S = 0.5
-"""An agent that takes so long for one address was stopped in between, and has lent it for too long by as much."""
+"""What is lent is shorter than the lease by so much, in seconds: `LATE_S`, and what the kernel takes to hear of it."""
+LATE_S = 1.9
+"""A session may outlive what was lent by so much, in seconds. One is the kernel's, which looks for addresses whose time
+is over once a second at most, and each new address anywhere on the machine has it look (net/ipv4/devinet.c,
+check_lifetime); the rest is the edge's BFD in its slowest profile."""
 LEAST_TTL_MS = 6000
 """With a shorter lease an address would be lent for too short a time to outlive one renewal that is late."""
 
@@ -52,27 +53,36 @@ class Permit:
 
         Those may have been lent before, also by a former life, and then their time is running: it is made endless.
         """
-        try:
-            self._for_good &= ends - lent
-            for address in sorted(ends - lent - self._for_good, key=str):
-                await self._netlink.lend(address, None)
-                self._for_good |= {address}
-            for address in sorted(lent, key=str):
-                await self._lend(address)
+        self._for_good &= ends - lent
+        trouble: list[DataplaneError] = []
+        for address in sorted((ends - self._for_good) | lent, key=str):
+            try:
+                if address in lent:
+                    await self._lend(address)
+                else:
+                    await self._netlink.lend(address, None)
+                    self._for_good |= {address}
+            except DataplaneError as error:
+                trouble.append(error)  # one that is refused must not keep the others' time from going on
+        if trouble:
+            self._problems.set("permit", trouble[0])
+        else:
             self._problems.clear("permit")
-        except DataplaneError as error:
-            self._problems.set("permit", error)
 
     async def _lend(self, address: Address) -> None:
-        """Lend it for what the lease has left now: others were lent before it, and each may have taken its time."""
-        stood_still = False
+        """Lend it for what the lease has left now: others were lent before it, and each may have taken its time.
+
+        What took so long that the kernel counts from too late an instant is lent once more for less, or taken back.
+        """
+        too_long = False
         while (left_s := self._left_s()) >= MARGIN_S + 1:
             self._had_lease = True
-            await self._netlink.lend(address, math.floor(left_s) - MARGIN_S)
-            stood_still = left_s - self._left_s() >= STOOD_STILL_S
-            if not stood_still:
+            lent_s = math.floor(left_s) - MARGIN_S
+            await self._netlink.lend(address, lent_s)
+            too_long = lent_s + LATE_S > self._left_s()
+            if not too_long:
                 return
         # What a former life lent runs out by itself: a restart costs no session. What it left for good does not.
         over = left_s <= 0 and (self._had_lease or self._clock.now() >= self._former_until_s)
-        if stood_still or over:
+        if too_long or over:
             await self._netlink.apply([DeleteAddress(address)])

@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from dataplane.diff import AddAddress, DeleteAddress
+from dataplane.errors import KernelRefused
 from dataplane.model import Address
 from dataplane.netlink import Netlink
 from fsm.desired import MAX_EDGES, tunnel_addresses
@@ -19,7 +20,7 @@ from orchestrator.agents import node as node_module
 from orchestrator.agents import permit as permit_module
 from orchestrator.agents.node import NodeAgent
 from orchestrator.agents.node_state import lasting_address
-from orchestrator.agents.permit import LEAST_TTL_MS, MARGIN_S, Permit
+from orchestrator.agents.permit import LATE_S, LEAST_TTL_MS, MARGIN_S, Permit
 from orchestrator.agents.problems import Problems
 from orchestrator.config.sections import Lease
 from tests.agents.fakes import base, eventually, group
@@ -180,6 +181,7 @@ class Kernel:
 
 
 LENT = frozenset({TUNNEL})
+SLOWEST_BFD_S = max(profile.interval_ms * profile.multiplier for profile in PROFILES.values()) / 1000
 
 
 @pytest.mark.parametrize("stopped_s", [0.0, 0.4, 1.0, 2.5, 4.0, 5.9, 30.0])
@@ -191,7 +193,7 @@ async def test_stopped_while_it_lends_it_lends_for_no_longer_than_the_lease_live
     kernel.lease_until_s = kernel.now_s + left_s
     kernel.stands_still_s = stopped_s
     await kernel.permit().look(LENT, LENT)
-    assert kernel.until_s.get(TUNNEL, 0.0) <= kernel.lease_until_s
+    assert kernel.until_s.get(TUNNEL, 0.0) + SLOWEST_BFD_S <= kernel.lease_until_s or TUNNEL not in kernel.until_s
 
 
 async def test_each_of_many_is_lent_for_what_is_left_when_its_turn_comes() -> None:
@@ -205,7 +207,25 @@ async def test_each_of_many_is_lent_for_what_is_left_when_its_turn_comes() -> No
 
     kernel.lend = slow  # type: ignore[method-assign]
     await kernel.permit().look(many, many)
-    assert max(kernel.until_s.values()) <= kernel.lease_until_s + 0.4
+    assert kernel.until_s and max(kernel.until_s.values()) + SLOWEST_BFD_S <= kernel.lease_until_s
+
+
+async def test_one_address_that_is_refused_keeps_no_other_from_being_lent() -> None:
+    kernel, many = Kernel(), frozenset(Address(f"bgplb-e{n}", f"10.77.0.{2 * n + 1}/31") for n in range(3))
+    kernel.lease_until_s = kernel.now_s + 8.0
+    first = min(many, key=str)
+
+    async def refused(address: Address, seconds: int | None) -> None:
+        if address == first:
+            raise KernelRefused(22, "lend")
+        await Kernel.lend(kernel, address, seconds)
+
+    kernel.lend = refused  # type: ignore[method-assign]
+    await kernel.permit().look(many, many)
+    assert set(kernel.until_s) == many - {first}
+    kernel.until_s.clear()
+    await kernel.permit().look(many, frozenset())
+    assert set(kernel.until_s) == many - {first}
 
 
 async def test_what_was_left_for_good_is_taken_once_a_former_lease_must_have_ended() -> None:
@@ -233,7 +253,7 @@ async def test_after_the_whole_machine_slept_it_is_taken_at_once() -> None:
 
 
 def test_the_margin_is_the_kernels_second_and_the_slowest_bfd() -> None:
-    assert max(p.interval_ms * p.multiplier for p in PROFILES.values()) / 1000 + Kernel.LATEST_S <= MARGIN_S
+    assert SLOWEST_BFD_S + Kernel.LATEST_S <= LATE_S < MARGIN_S
     assert LEAST_TTL_MS / 1000 - LEAST_TTL_MS / 3000 >= MARGIN_S + 1, "with a renewal that is just due, it is lent"
 
 
