@@ -8,6 +8,7 @@ from bgplb_lab.counting import Counts
 from bgplb_lab.observe import Steering
 
 UNPLANNED = ("FailureDetected", "Withdrawn", "PeerUpdated", "StandbyAdvertising", "ActiveHealthy")
+PLANNED = ("Draining", "PeerUpdated", "StandbyAdvertising", "ActiveHealthy")
 DRAIN_PROBES = 10_000
 DRAIN_WINDOW = (2_000, 8_000)
 RETURN_LIMIT_S = 10.0

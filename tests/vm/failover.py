@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from bgplb_lab import control, faults, observe, probes, topology
-from bgplb_lab.checks import UNPLANNED
+from bgplb_lab.checks import PLANNED, UNPLANNED
 from bgplb_lab.credentials import Issuer
 from bgplb_lab.fault_services import processes_in
 from bgplb_lab.probes import Prober, RouteWatch
@@ -24,7 +24,6 @@ from tests.vm.inside import RESULTS
 PATIENCE_S = 240.0
 PROBE_EVERY_US = 20_000
 LEASE = {"ttl_ms": 30_000, "renew_every_ms": 5_000, "heartbeat_every_ms": 1_000, "stale_after_ms": 15_000}
-PLANNED = ("Draining", "PeerUpdated", "StandbyAdvertising", "ActiveHealthy")
 AGENTS = (EDGE, *topology.GATEWAYS)
 
 
