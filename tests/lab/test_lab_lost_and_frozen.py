@@ -16,6 +16,7 @@ from bgplb_lab.probes import Prober
 from bgplb_lab.scenario import EDGE, OWNER, wait_for_move
 from bgplb_lab.world import World
 
+from tests.freezing import freeze
 from tests.lab.under_fault import LONG_S, OTHER, QUIET_PROBES, condition, moved, went
 
 pytestmark = pytest.mark.chaos
@@ -127,7 +128,7 @@ def test_a_tunnel_process_that_hangs_on_the_edge_keeps_no_pool_from_leaving(
     pid = tunnel_process(whole_lab, EDGE, OWNER)
     prober = Prober(whole_lab)
     prober.wait_until(QUIET_PROBES)
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     try:
         prober.wait_until(prober.due_now() + 6 * QUIET_PROBES)
         run = prober.stop()

@@ -18,6 +18,7 @@ from orchestrator.agents.journal import EdgeJournal
 from orchestrator.store.keys import Keys
 from orchestrator.store.records import encode
 from tests.agents.fakes import WEB
+from tests.freezing import freeze
 from tests.wiring.box import Box, Daemon, need
 from tests.wiring.test_daemons import remembered
 
@@ -88,10 +89,10 @@ def test_one_that_slept_longer_than_its_lease_asks_before_it_obeys(edge: Edge) -
     etcd = edge.box.etcd()
     edge.start()
     edge.registered()
-    edge.agent.process.send_signal(signal.SIGSTOP)
+    freeze(edge.agent.process.pid)
     edge.order(5, "gw-b")
     edge.until(lambda: edge.stored(AGENT) is None, "its lease to end", 3 * TTL_S)
-    etcd.process.send_signal(signal.SIGSTOP)
+    freeze(etcd.process.pid)
     edge.agent.process.send_signal(signal.SIGCONT)
     edge.until(lambda: edge.agent.events("stood still; what is wanted is read anew"), "it to notice")
     edge.stays("bgplb-g0", 1.0)

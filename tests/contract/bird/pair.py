@@ -17,6 +17,7 @@ from typing import Literal
 
 from birdctl.commands import Network
 from birdctl.render import Bfd, EdgeConfig, GatewayConfig, Session, edge_text, gateway_text
+from tests.freezing import freeze
 
 Side = Literal["edge", "gw", "other"]
 
@@ -149,7 +150,7 @@ class Pair:
         bird.wait(START_S)
 
     def freeze(self, side: Side) -> None:
-        self._birds[side].send_signal(signal.SIGSTOP)
+        freeze(self._birds[side].pid)
 
     def thaw(self, side: Side) -> None:
         self._birds[side].send_signal(signal.SIGCONT)

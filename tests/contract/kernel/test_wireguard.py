@@ -22,6 +22,7 @@ from dataplane.wireguard_kernel import KernelWireGuard, kernel_has_wireguard
 from dataplane.wireguard_uapi import SOCKET_DIR, UserspaceWireGuard
 from tests.contract.kernel.conftest import eventually, ip, need, unique
 from tests.contract.kernel.fakes import FakeKernel, FakeWireGuard
+from tests.freezing import freeze
 
 ALIAS = "bgplb:gw-a"
 POOL = "192.0.2.0/26"
@@ -263,7 +264,7 @@ async def test_a_frozen_program_is_a_timeout_and_not_a_no(
 ) -> None:
     wireguard, _, name = userspace
     process = process_of(name)
-    os.kill(process, signal.SIGSTOP)
+    freeze(process)
     took_s: list[float] = []
     try:
         for _ in range(2):

@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.store.stubs import etcd_pb2 as pb
 from orchestrator.store.stubs import etcd_pb2_grpc as rpc
+from tests.freezing import freeze
 
 _START_LIMIT_S = 40.0
 
@@ -142,7 +143,9 @@ class EtcdCluster:
 
     def freeze(self, index: int) -> None:
         """Stop the member's process; its connections stay open."""
-        self._signal(index, signal.SIGSTOP)
+        process = self._processes[index]
+        assert process is not None
+        freeze(process.pid)
 
     def thaw(self, index: int) -> None:
         """Let a frozen member go on."""
