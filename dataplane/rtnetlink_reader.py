@@ -15,6 +15,8 @@ from dataplane.errors import KernelRefused, KernelTimeout
 from dataplane.model import Address, Link, Route, RouteKind, Rule
 from dataplane.namespace import entered
 from dataplane.rtnetlink_wire import (
+    IFADDRMSG,
+    IFINFOMSG,
     NLMSG_DONE,
     NLMSG_ERROR,
     RTM_GETADDR,
@@ -25,6 +27,7 @@ from dataplane.rtnetlink_wire import (
     RTM_NEWLINK,
     RTM_NEWROUTE,
     RTM_NEWRULE,
+    RTMSG,
     attributes,
     dump_request,
     frames,
@@ -35,13 +38,10 @@ _DATAGRAM_BYTES = 1 << 17
 _NLM_F_DUMP_INTR = 0x10
 _ATTEMPTS = 5
 _KINDS: dict[int, RouteKind] = {1: "unicast", 6: "blackhole", 7: "unreachable"}
-_RTMSG = struct.Struct("=BBBBBBBBI")
 _NUMBER = struct.Struct("=I")
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_PREFSRC, _RTA_METRICS, _RTA_TABLE = 1, 4, 5, 6, 7, 8, 15
 _RTAX_LOCK, _RTAX_MTU = 1, 2
 _FRA_DST, _FRA_SRC, _FRA_PRIORITY, _FRA_FWMARK, _FRA_TABLE, _FRA_FWMASK, _FRA_PROTOCOL = 1, 2, 6, 10, 15, 16, 21
-_IFINFOMSG = struct.Struct("=BxHiII")
-_IFADDRMSG = struct.Struct("=BBBBI")
 _IFF_UP = 0x1
 _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_INFO_KIND = 3, 4, 18, 20, 1
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
@@ -168,8 +168,8 @@ def _named(body: bytes, names: dict[int, str | None]) -> Route | None:
 @lru_cache(maxsize=16384)
 def _interface(body: bytes) -> int:
     """The index of the interface that a unicast route names, 0 if none."""
-    _family, _length, _src, _tos, _table, _protocol, _scope, type_, _flags = _RTMSG.unpack_from(body)
-    index = dict(attributes(body, _RTMSG.size)).get(_RTA_OIF)
+    _family, _length, _src, _tos, _table, _protocol, _scope, type_, _flags = RTMSG.unpack_from(body)
+    index = dict(attributes(body, RTMSG.size)).get(_RTA_OIF)
     # the kernel shows `lo` on IPv6 blackholes, which nobody asked for
     return 0 if index is None or _KINDS.get(type_) != "unicast" else _number(index)
 
@@ -177,11 +177,11 @@ def _interface(body: bytes) -> int:
 @lru_cache(maxsize=16384)
 def _route(body: bytes, device: str | None) -> Route | None:
     """Remembered, as rules are: there is one for each prefix, and they are read every few seconds."""
-    family, length, _src, _tos, table, protocol, _scope, type_, _flags = _RTMSG.unpack_from(body)
+    family, length, _src, _tos, table, protocol, _scope, type_, _flags = RTMSG.unpack_from(body)
     kind = _KINDS.get(type_)
     if family not in _WHOLE or kind is None:
         return None
-    found = dict(attributes(body, _RTMSG.size))
+    found = dict(attributes(body, RTMSG.size))
     gateway = found.get(_RTA_GATEWAY)
     if kind == "unicast" and gateway is None and _RTA_OIF not in found:
         return None
@@ -201,8 +201,8 @@ def _route(body: bytes, device: str | None) -> Route | None:
 @lru_cache(maxsize=16384)
 def _rule(body: bytes) -> Rule:
     """Remembered: a gateway has one for each prefix, and they are read every few seconds."""
-    family, to_length, source_length, _tos, table, _r1, _r2, _action, _flags = _RTMSG.unpack_from(body)
-    found = dict(attributes(body, _RTMSG.size))
+    family, to_length, source_length, _tos, table, _r1, _r2, _action, _flags = RTMSG.unpack_from(body)
+    found = dict(attributes(body, RTMSG.size))
     source, to = _text(family, found.get(_FRA_SRC)), _text(family, found.get(_FRA_DST))
     return Rule(
         family="ipv6" if family == socket.AF_INET6 else "ipv4",
@@ -217,8 +217,8 @@ def _rule(body: bytes) -> Rule:
 
 
 def _link(body: bytes) -> tuple[int, Link]:
-    _family, _kind, index, flags, _change = _IFINFOMSG.unpack_from(body)
-    found = dict(attributes(body, _IFINFOMSG.size))
+    _family, _kind, index, flags, _change = IFINFOMSG.unpack_from(body)
+    found = dict(attributes(body, IFINFOMSG.size))
     kind = _string(dict(attributes(found.get(_IFLA_LINKINFO, b""), 0)).get(_IFLA_INFO_KIND))
     link = Link(
         name=_string(found.get(_IFLA_IFNAME)),
@@ -232,8 +232,8 @@ def _link(body: bytes) -> tuple[int, Link]:
 
 def _address(body: bytes) -> tuple[int, str]:
     """(index of the interface, address with prefix length)"""
-    family, length, _flags, _scope, index = _IFADDRMSG.unpack_from(body)
-    found = dict(attributes(body, _IFADDRMSG.size))
+    family, length, _flags, _scope, index = IFADDRMSG.unpack_from(body)
+    found = dict(attributes(body, IFADDRMSG.size))
     return index, f"{_text(family, found.get(_IFA_LOCAL, found.get(_IFA_ADDRESS)))}/{length}"
 
 

@@ -19,9 +19,9 @@ GROUPS = (1, 5, 7, 9, 11)
 
 _NLM_F_REQUEST, _NLM_F_DUMP = 0x1, 0x300
 _HEADER = struct.Struct("=IHHII")
-_RTMSG = struct.Struct("=BBBBBBBBI")
-_IFINFOMSG = struct.Struct("=BxHiII")
-_IFADDRMSG = struct.Struct("=BBBBI")
+RTMSG = struct.Struct("=BBBBBBBBI")
+IFINFOMSG = struct.Struct("=BxHiII")
+IFADDRMSG = struct.Struct("=BBBBI")
 _ATTRIBUTE = struct.Struct("=HH")
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_TABLE = 1, 4, 5, 15
 _IFLA_IFNAME = 3
@@ -76,14 +76,14 @@ def dump_request(what: int, family: int, sequence: int, table: int = 0, protocol
     `protocol` 0 asks for the routes of all.
     """
     if what == RTM_GETRULE:
-        body = _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)  # fib_rule_hdr has the same layout
+        body = RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)  # fib_rule_hdr has the same layout
     elif what == RTM_GETLINK:
-        body = _IFINFOMSG.pack(family, 0, 0, 0, 0)
+        body = IFINFOMSG.pack(family, 0, 0, 0, 0)
     elif what == RTM_GETADDR:
-        body = _IFADDRMSG.pack(family, 0, 0, 0, 0)
+        body = IFADDRMSG.pack(family, 0, 0, 0, 0)
     else:
         body = (
-            _RTMSG.pack(family, 0, 0, 0, 0, protocol, 0, 0, 0)
+            RTMSG.pack(family, 0, 0, 0, 0, protocol, 0, 0, 0)
             + _ATTRIBUTE.pack(8, _RTA_TABLE)
             + struct.pack("=I", table)
         )
@@ -128,12 +128,12 @@ def attributes(body: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _route(body: bytes, added: bool, sequence: int) -> RouteMessage | None:
-    family, dst_len, _src, _tos, table, _protocol, _scope, kind, _flags = _RTMSG.unpack_from(body)
+    family, dst_len, _src, _tos, table, _protocol, _scope, kind, _flags = RTMSG.unpack_from(body)
     if family not in _WHOLE or (kind != _RTN_UNICAST and not added):
         return None
     added = added and kind == _RTN_UNICAST  # a blackhole that takes a route's place ends it
     destination, index, via = _WHOLE[family], 0, None
-    for attribute, value in attributes(body, _RTMSG.size):
+    for attribute, value in attributes(body, RTMSG.size):
         if attribute == _RTA_DST:
             destination = socket.inet_ntop(family, value)
         elif attribute == _RTA_OIF:
@@ -146,9 +146,9 @@ def _route(body: bytes, added: bool, sequence: int) -> RouteMessage | None:
 
 
 def _link(body: bytes, gone: bool) -> LinkMessage:
-    _family, _kind, index, flags, _change = _IFINFOMSG.unpack_from(body)
+    _family, _kind, index, flags, _change = IFINFOMSG.unpack_from(body)
     name = ""
-    for attribute, value in attributes(body, _IFINFOMSG.size):
+    for attribute, value in attributes(body, IFINFOMSG.size):
         if attribute == _IFLA_IFNAME:
             name = value.rstrip(b"\0").decode()
     return LinkMessage(index, name, not gone and bool(flags & _IFF_UP), gone)

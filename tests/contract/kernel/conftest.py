@@ -103,3 +103,10 @@ async def eventually(condition: Callable[[], object], what: str, within_s: float
                 await asyncio.sleep(0.01)
     except TimeoutError as error:
         raise AssertionError(f"not within {within_s:g} s: {what}") from error
+
+
+def wire(namespace: str, one: str, other: str) -> None:
+    """A veth pair in that namespace, both ends up."""
+    ip("-n", namespace, "link", "add", one, "type", "veth", "peer", "name", other)
+    for name in (one, other):
+        ip("-n", namespace, "link", "set", name, "up")

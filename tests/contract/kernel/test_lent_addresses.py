@@ -10,7 +10,7 @@ import pytest
 from dataplane.model import Address
 from dataplane.netlink import Netlink
 from orchestrator.agents.permit import MARGIN_S
-from tests.contract.kernel.conftest import ip, need
+from tests.contract.kernel.conftest import ip, need, wire
 
 LENT = Address("tunnel0", "10.77.0.1/31")
 LASTING = Address("tunnel0", "10.77.0.254/32")
@@ -36,9 +36,7 @@ class Machine:
 @pytest.fixture
 async def machine(namespace: str) -> AsyncIterator[Machine]:
     need("ip")
-    ip("-n", namespace, "link", "add", "tunnel0", "type", "veth", "peer", "name", "far0")
-    for name in ("tunnel0", "far0"):
-        ip("-n", namespace, "link", "set", name, "up")
+    wire(namespace, "tunnel0", "far0")
     ip("-n", namespace, "address", "add", LASTING.cidr, "dev", "tunnel0")
     ip("-n", namespace, "route", "add", "default", "dev", "tunnel0", "table", "10077")
     made = Machine(namespace, Netlink(namespace))

@@ -8,7 +8,7 @@ from dataplane.diff import AddRoute, DeleteRoute, ReplaceRoute
 from dataplane.errors import Conflict, KernelRefused
 from dataplane.model import TABLE_MAIN, Route
 from dataplane.netlink import Netlink
-from tests.contract.kernel.conftest import ip, need
+from tests.contract.kernel.conftest import ip, need, wire
 
 PREFIXES = [f"198.18.{n // 256}.{n % 256}/32" for n in range(900)]
 PREFIXES += [f"2001:db8:{n:x}::/64" for n in range(1, 101)]
@@ -17,9 +17,7 @@ PREFIXES += [f"2001:db8:{n:x}::/64" for n in range(1, 101)]
 @pytest.fixture
 async def netlink(namespace: str) -> AsyncIterator[Netlink]:
     need("ip")
-    ip("-n", namespace, "link", "add", "left", "type", "veth", "peer", "name", "right")
-    for device in ("left", "right"):
-        ip("-n", namespace, "link", "set", device, "up")
+    wire(namespace, "left", "right")
     made = Netlink(namespace)
     yield made
     await made.close()
