@@ -8,11 +8,13 @@ import yaml
 from bgplb_lab import credentials
 from bgplb_lab import topology as lab
 
+# One second of scan time: BIRD 2.0.12 may sleep for 3 s with the first UPDATE of a session still to be sent, see
+# `birdctl/render.py`.
 BIRD_COMMON = """\
 log stderr all;
 router id {router_id};
 timeformat protocol iso long ms;
-protocol device {{ scan time 10; }}
+protocol device {{ scan time 1; }}
 protocol bfd {{ interface "*" {{ interval 300 ms; multiplier 5; idle tx interval 1 s; }}; }}
 """
 
@@ -20,7 +22,9 @@ OPERATOR_KERNEL = """\
 protocol kernel {{ ipv4 {{ import none; export {0}; }}; }}
 protocol kernel {{ ipv6 {{ import none; export {0}; }}; }}
 """
-NEIGHBOR_TIMERS = "connect delay time 1; connect retry time 2; error wait time 1, 2;"
+# One second each: BFD says when a neighbour is dead, and a session is soon tried again. A greater second `error wait`
+# would be what a neighbour waits that boots twice within 300 s (`error forget time`): BIRD doubles the wait up to it.
+NEIGHBOR_TIMERS = "connect delay time 1; connect retry time 1; error wait time 1, 1;"
 
 
 def transit_bird(sites: Sequence[lab.Site]) -> str:
