@@ -189,7 +189,7 @@ class LeaderLoop:
         `batches` go before them. A thousand pools at once would keep everything else waiting, heartbeats included, and
         the first of them until the last was decided.
         """
-        counter, settled = max((batch.epoch for batch in batches), default=0), False
+        counter, settled = max((batch.last_number for batch in batches), default=0), False
         for start in range(0, max(len(names), 1), SETTLED_AT_ONCE):
             counter = max(counter, last_number(self._known))
             for number, name in enumerate(names[start : start + SETTLED_AT_ONCE], 1):

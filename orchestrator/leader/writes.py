@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fsm.effects import Effect
+from fsm.effects import Effect, TakeEpoch
 from fsm.records import Request
 
 
@@ -54,3 +54,8 @@ class Batch:
     epoch: int = 0
     seq: int = 0
     more: bool = False
+
+    @property
+    def last_number(self) -> int:
+        """The highest number that it takes, those of plans included; 0 if it takes none."""
+        return max((write.epoch for write in self.writes if isinstance(write, TakeEpoch)), default=0)

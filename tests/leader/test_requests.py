@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fsm.records import Request
+from fsm.records import AgentRecord, Request
 from orchestrator.leader.docket import REQUEST_KEPT_S
 from tests.leader.model import KEYS, MAIL, WEB, Replica, World, group, other, settled
 
@@ -184,6 +184,25 @@ async def test_requests_for_several_pools_are_taken_in_one_turn() -> None:
     await leader.turn()
     assert [world.answer(n).accepted for n in names] == [True, True]
     assert world.server.revision == before + 1
+
+
+async def test_numbers_reserved_by_a_request_are_not_given_again_in_the_same_turn() -> None:
+    """A pool that is released takes numbers for its plan, which are above its own."""
+    world, leader = await settled(group(), WEB, MAIL)
+    world.ask("move", "web", other(world.machine().owner))
+    world.obey()
+    await leader.turn()
+    await asked(world, leader, "hold", "web")
+    assert (world.state()[0], world.machine().plan) == ("Held", ())
+    world.ask("release", "web")
+    anew = AgentRecord("edge-1", "edge", "i-edge-1", "1", "key-edge-1", incarnation="new@1")
+    world.put(KEYS.agent("edge", "edge-1"), anew)
+    await leader.turn()
+    web, mail = world.machine("web"), world.machine("mail")
+    numbers = [web.epoch, mail.epoch, *(plan.epoch for plan in (*web.plan, *mail.plan))]
+    assert len(web.plan) == len(mail.plan) == 1
+    assert len(set(numbers)) == len(numbers), numbers
+    assert int(world.server.items[KEYS.epoch_counter].value) == max(numbers)
 
 
 async def test_an_answer_stands_and_is_not_given_again_by_the_next_leader() -> None:
