@@ -1,11 +1,11 @@
 """What the watch brings, and when it must not be obeyed: after the process stood still, and before an edge was born.
 
 A process that was frozen finds in its buffers what was ordered in the meantime, perhaps long outdated. It asks the
-store first, and obeys what that says now; older things that the watch still brings are dropped.
+store first, and obeys what that says now; older things that the watch still brings are dropped, newer ones follow.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from fsm.ports import Clock
 from orchestrator.store.keys import DesiredKey, Keys
@@ -32,14 +32,18 @@ class Gate:
         self._floor = 0
         self._known: set[str] = set()
         self._doubt = asyncio.Event()
+        self._withheld: dict[str, Change] = {}
+        """What the watch brought in the time of doubt, the last of each key: the read may be older than that."""
         self.gaps = 0
         """Times that the process was found to have stood still."""
 
     def on_changes(self, changes: tuple[Change, ...]) -> None:
         """The mirror's listener."""
         self._look()
-        if not self._doubt.is_set():
-            self._pass(tuple(change for change in changes if change.mod_revision > self._floor))
+        if self._doubt.is_set():
+            self._withheld |= {change.key: change for change in changes}
+        else:
+            self._pass(self._newer(changes))
 
     async def run(self) -> None:
         """Notice gaps, and after each one ask the store what is wanted now; for ever."""
@@ -77,7 +81,14 @@ class Gate:
         present = {kv.key for kv in snapshot.items}
         gone = [Change(key, None, 0, snapshot.revision, 0) for key in sorted(self._known - present)]
         now = [Change(kv.key, kv.value, kv.create_revision, kv.mod_revision, kv.lease) for kv in snapshot.items]
+        withheld, self._withheld = self._withheld, {}
         self._pass((*gone, *now))
+        if later := self._newer(withheld.values()):
+            self._pass(later)
+
+    def _newer(self, changes: Iterable[Change]) -> tuple[Change, ...]:
+        """Those that the last read did not know yet."""
+        return tuple(change for change in changes if change.mod_revision > self._floor)
 
     def _pass(self, changes: tuple[Change, ...]) -> None:
         for change in changes:

@@ -7,7 +7,7 @@ import pytest
 from fsm.records import AgentRecord, EdgeReport
 from orchestrator.agents.link import NameTaken
 from orchestrator.store.generation import Memory, Meta, Recollection
-from orchestrator.store.port import Change, Delete, Put, Refused
+from orchestrator.store.port import Change, Delete, Put, Refused, Snapshot
 from orchestrator.store.records import RecordError, decode, encode
 from tests.agents.fakes import KEYS
 from tests.agents.link_world import AGENT, DESIRED, OBSERVED, Net
@@ -310,3 +310,26 @@ async def test_while_nobody_answers_after_a_gap_nothing_is_obeyed(net: Net) -> N
     linked.store.reachable = True
     await net.clock.advance(3.0)
     assert {change.value for change in linked.told} == {b"new"}
+
+
+async def test_an_order_that_comes_while_it_reads_anew_is_not_lost(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The read is as of a moment before it; the watch brings the order first, and brings it once."""
+    pool = KEYS.desired("edge", "edge-1", "pool", "web")
+    net.server.commit([Put(pool, b"first")])
+    linked = net.start()
+    await net.clock.advance(1.0)
+    linked.told.clear()
+    read, gate = linked.store.list, linked.link.gate
+
+    async def slow(prefix: str) -> Snapshot:
+        found = await read(prefix)
+        if gate._doubt.is_set() and net.server.items[pool].value == b"first":
+            net.server.commit([Put(pool, b"second")])
+            await net.clock.sleep(0.2)
+        return found
+
+    monkeypatch.setattr(linked.store, "list", slow)
+    net.clock._now += 30.0
+    gate.on_changes(())
+    await net.clock.advance(3.0)
+    assert [change.value for change in linked.told] == [b"first", b"second"]
