@@ -58,6 +58,8 @@ class Reports:
         self._guard, self._renew = guard, renew
         self._wanted: dict[str, bytes | None] = {}
         self._written: dict[str, bytes | None] = {}
+        self._written_at: dict[str, int] = {}
+        """The revisions of these: two writes of one key may be under way, and which came last the store alone knows."""
         self._hot, self._rest = _Queue(), _Queue()
 
     def set(self, key: str, value: object | None) -> None:
@@ -79,6 +81,7 @@ class Reports:
     def forget_written(self) -> None:
         """The lease is gone, and with it all that was written under it."""
         self._written.clear()
+        self._written_at.clear()
         for key in self._wanted:
             self._queue(key)
 
@@ -120,9 +123,11 @@ class Reports:
                     await self._clock.sleep(RETRY_S)
                     continue
                 for key in keys:
-                    if key not in batch or self._wanted.get(key, b"") == batch[key]:
+                    if key not in batch or self._wanted.get(key, b"") == self._written.get(key, b""):
                         self._hot.keys.pop(key, None)
                         self._rest.keys.pop(key, None)
+                    else:
+                        self._queue(key)  # it may have been written beside this, and taken for done
                 self._forget_gone(batch)
 
     def _next(self, queue: _Queue) -> list[str]:
@@ -155,7 +160,9 @@ class Reports:
             await self._fence(guards)
             return False
         if self._session.lease_id == lease_id:
-            self._written.update(due)
+            for key, data in due.items():
+                if self._written_at.get(key, 0) <= result.revision:
+                    self._written[key], self._written_at[key] = data, result.revision
         return True
 
     async def _fence(self, guards: tuple[Guard, ...]) -> None:
@@ -165,6 +172,7 @@ class Reports:
 
     def _forget_gone(self, batch: Mapping[str, bytes | None]) -> None:
         for key, data in batch.items():
-            if data is None and self._wanted.get(key, b"") is None:
+            if data is None and self._wanted.get(key, b"") is None and self._written.get(key, b"") is None:
                 self._wanted.pop(key, None)
                 self._written.pop(key, None)
+                self._written_at.pop(key, None)

@@ -133,6 +133,44 @@ async def test_what_changes_while_it_is_written_is_written_again(desk: Desk) -> 
     assert desk.pools()[1] == [POOLS[0], *POOLS[3:5]]
 
 
+async def test_an_old_report_that_arrives_after_a_newer_one_is_mended(desk: Desk) -> None:
+    """The urgent report takes the newer one along while the older is under way, and overtakes it."""
+    desk.store.open.clear()
+    tell(desk, 1, POOLS[:1])
+    await desk.clock.settle()
+    tell(desk, 2, POOLS[:1])
+    desk.reports.set(BASE, EdgeReport("i-1"))
+    await desk.clock.settle()
+    assert desk.epochs() == {POOLS[0]: 2}
+    desk.store.open.set()
+    await desk.clock.settle()
+    assert desk.epochs() == {POOLS[0]: 2}
+
+
+async def test_an_answer_that_comes_after_a_newer_ones_is_not_taken_for_the_last_word(desk: Desk) -> None:
+    """The store has the older report last, though its answer was the first to be read."""
+    through, answer = desk.store.txn, asyncio.Event()
+
+    async def slow(guards: Sequence[Guard], ops: Sequence[Op]) -> TxnResult:
+        result = await through(guards, ops)
+        if BASE in [getattr(op, "key", "") for op in ops]:
+            await answer.wait()
+        return result
+
+    desk.store.txn = slow  # type: ignore[method-assign]
+    desk.store.open.clear()
+    tell(desk, 1, POOLS[:1])
+    await desk.clock.settle()
+    tell(desk, 2, POOLS[:1])
+    desk.reports.set(BASE, EdgeReport("i-1"))
+    await desk.clock.settle()
+    desk.store.open.set()
+    await desk.clock.settle()
+    answer.set()
+    await desk.clock.settle()
+    assert desk.epochs() == {POOLS[0]: 2}
+
+
 async def test_a_write_without_an_answer_is_repeated(desk: Desk) -> None:
     desk.store.silent = 1
     tell(desk, 1, POOLS[:2])
