@@ -1,6 +1,6 @@
 """From a folder's intent to accepted specs: what is new, what changed, what may be deleted."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from fsm.desired import MAX_EDGES, MAX_GATEWAYS, allocate, needs_ipv6
@@ -8,7 +8,9 @@ from fsm.records import TUNNEL_KNOWN, AgentBase, EdgeGatewaySpec, EdgeReport, Id
 from fsm.types import PoolState
 from orchestrator.config.intent import Intent
 from orchestrator.leader.knowledge import Knowledge
+from orchestrator.leader.overlap import PrefixIndex
 from orchestrator.leader.writes import DropSpec, SetSpec, Write
+from orchestrator.listing import few
 from orchestrator.store.records import DRAIN_KIND, EDGE_GATEWAY_KIND, IDENTITY_KIND, POOL_KIND
 
 Named = tuple[str, str]
@@ -62,13 +64,41 @@ class IntentKeeper:
         return tuple(writes)
 
     def conflicts(self, known: Knowledge) -> tuple[str, ...]:
-        """What the intent asks for and can't be done as it is."""
-        return tuple(
+        """What the intent asks for and can't be done as it is, or not yet."""
+        pools = self._intent.pools if self._intent else ()
+        refused = [
             f"{POOL_KIND}/{pool.name}: spec.gatewayRef: value {pool.gateway_ref!r}: a pool that lives stays with "
             f"{known.pool_specs()[pool.name].gateway_ref!r}; delete it first, or name the new one otherwise"
-            for pool in (self._intent.pools if self._intent else ())
+            for pool in pools
             if _moves_house(pool, known)
+        ]
+        waiting = self._waiting(pools, known).items()
+        return (
+            *refused,
+            *(f"{POOL_KIND}/{name}: spec.addresses: as before until {few(others)} is gone" for name, others in waiting),
         )
+
+    def _waiting(self, pools: Iterable[PoolSpec], known: Knowledge) -> dict[str, set[str]]:
+        """Pools that live and are to get a prefix of others that are going: with the names of those.
+
+        Until nothing is left of these at the edges, one prefix would be in two commands, and the one that takes it away
+        may have the higher number.
+        """
+        accepted = known.pool_specs()
+        going: dict[str, set[str]] = {}
+        for name in known.machines:
+            spec = accepted.get(name)
+            if spec is not None and (spec.deleted or (POOL_KIND, name) in self._gone):
+                for prefix in spec.addresses:
+                    going.setdefault(prefix, set()).add(name)
+        index = PrefixIndex(going)
+        found: dict[str, set[str]] = {}
+        for pool in pools if going else ():
+            before = accepted.get(pool.name)
+            if before is not None and pool.name in known.machines:
+                new = (index.pools(prefix) for prefix in set(pool.addresses) - set(before.addresses))
+                found[pool.name] = set().union(*new) - {pool.name}
+        return {name: others for name, others in found.items() if others}
 
     def missing(self, known: Knowledge) -> tuple[Named, ...]:
         """Accepted objects that the folder lacks and that nobody saw go."""
@@ -106,8 +136,9 @@ class IntentKeeper:
             spec = replace(group, gateways=gateways, leaving=leaving, slots=slots, edge_numbers=numbers, ipv6=ipv6)
             if spec != before:
                 wanted.append(SetSpec(EDGE_GATEWAY_KIND, group.name, spec))
-        fit = [pool for pool in self._intent.pools if not _moves_house(pool, known)]
-        wanted += [SetSpec(POOL_KIND, pool.name, pool) for pool in fit if pool != pools.get(pool.name)]
+        changed = [p for p in self._intent.pools if p != pools.get(p.name) and not _moves_house(p, known)]
+        waiting = self._waiting(changed, known) if changed else {}
+        wanted += [SetSpec(POOL_KIND, pool.name, pool) for pool in changed if pool.name not in waiting]
         for kind, name in sorted(self._gone):
             accepted: PoolSpec | EdgeGatewaySpec | None = pools.get(name) if kind == POOL_KIND else groups.get(name)
             if accepted is not None and not accepted.deleted:

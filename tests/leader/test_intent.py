@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from fsm.records import AgentBase, EdgeGatewaySpec, PoolSpec
+from fsm.records import AgentBase, EdgeGatewaySpec, EdgePool, PoolSpec
 from orchestrator.config.intent import Intent
 from orchestrator.config.problems import Problem
 from orchestrator.store.port import TxnResult
+from orchestrator.store.records import decode
 from tests.leader.model import KEYS, MAIL, WEB, Replica, World, group, other, pool, settled
 
 BAD = Intent(problems=(Problem("pools.yaml", "EIPPool/web", "spec.addresses", "", "a list"),))
@@ -231,6 +232,28 @@ async def test_a_prefix_that_changes_pools(names: tuple[str, str]) -> None:
     world.power_cut(owner)
     await world.round(leader, ticks=4)
     assert world.state(names[0]) == ("ActiveHealthy", other(owner))
+
+
+@pytest.mark.parametrize("names", [("aaa", "zzz"), ("zzz", "aaa")])
+async def test_a_living_pool_gets_the_prefix_of_a_deleted_one_when_that_is_gone(names: tuple[str, str]) -> None:
+    """At no time is an edge told of one prefix twice: taking it away might have the higher number."""
+    one, two = (replace(WEB, name=n, addresses=a) for n, a in zip(names, PREFIXES, strict=True))
+    world, leader = await settled(group(), one, two)
+    before = world.server.revision
+    leader.offer(group(), replace(two, addresses=(*one.addresses, *two.addresses)))
+    await leader.turn()
+    assert f"EIPPool/{names[1]}: spec.addresses: as before until {names[0]} is gone" in leader.loop.problems()
+    await world.round(leader, ticks=4)
+    assert accepted(world) == {names[1]: False}
+    assert world.machine(names[1]).addresses == (*one.addresses, *two.addresses)
+    assert leader.loop.problems() == ()
+    told: dict[str, tuple[str, ...]] = {}
+    for revision, changes in world.server.log:
+        for change in changes:
+            if change.key.startswith(KEYS.desired("edge", "edge-1", "pool", "x")[:-1]):
+                told[change.key] = decode(change.value, EdgePool, change.key).prefixes if change.value else ()
+        prefixes = [prefix for some in told.values() for prefix in some]
+        assert revision <= before or len(prefixes) == len(set(prefixes)), told
 
 
 async def test_another_gateway_reference_is_not_taken_up_while_the_pool_lives() -> None:
