@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from fsm.effects import AppendHistory, Failed
+from fsm.effects import AppendHistory, Failed, ForgetMachine
 from fsm.evaluate import PoolView
 from fsm.ports import Clock
 from orchestrator.leader.docket import Docket
@@ -203,6 +203,8 @@ class LeaderLoop:
                     settled = True
             ok = await self._commit(batches, dirty)
             unfinished = {batch.machine for batch in batches if batch.more}
+            if any(isinstance(write, ForgetMachine) for batch in batches for write in batch.writes):
+                unfinished.add("base")  # somebody may wait for its prefixes, and nothing is to be left of its spec
             batches = []
             if unfinished:
                 self._dirty |= unfinished

@@ -256,6 +256,20 @@ async def test_a_living_pool_gets_the_prefix_of_a_deleted_one_when_that_is_gone(
         assert revision <= before or len(prefixes) == len(set(prefixes)), told
 
 
+async def test_who_waits_for_a_prefix_is_looked_at_as_soon_as_it_is_free() -> None:
+    """Not only when everything is looked at again, some seconds later."""
+    world, leader = await settled()
+    leader.offer(group(), replace(WEB, name="zzz"))
+    leader.loop.wake()
+    for _ in range(6):
+        for _ in range(4):  # until nothing is left to do before the agents have answered
+            leader.sync()
+            await leader.loop.turn()
+        world.obey()
+    assert accepted(world) == {"zzz": False}
+    assert world.machine("zzz").owner is not None
+
+
 async def test_another_gateway_reference_is_not_taken_up_while_the_pool_lives() -> None:
     """The edges of the old group would be told of nothing any more, and go on as they were."""
     world, leader = await settled()
