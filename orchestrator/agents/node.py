@@ -399,6 +399,8 @@ class NodeAgent:
         answers = self._reported_answers = self._answers()
         prepared = frozenset(project.prefixes(self._state.pools))
         for name, pool in pools.items():
+            if name not in self._pools:
+                continue  # it went while BIRD was at it, and its report with it
             known = prepared.issuperset(pool.prefixes)
             report = NodePoolReport(pool.epoch, name in exported, answers and known, error)
             self._tell(self._keys.observed("node", self._config.name, "pool", name), report)

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from birdctl.apply import Applied
 from birdctl.errors import BirdUnreachable
+from birdctl.render import Announcements
 from dataplane.diff import AddAddress, DeleteLink, DeleteRoute, DeleteRule
 from dataplane.errors import DataplaneError
 from dataplane.model import Link
@@ -144,6 +146,27 @@ async def test_a_pool_that_is_gone_takes_its_rule_and_report_with_it(world: Node
         await eventually(lambda: not any(r.source for r in world.kernel.state.rules), "the rule goes")
         assert world.announced() == set()
         assert world.report() is None
+
+
+async def test_a_pool_that_goes_while_bird_is_told_something_leaves_no_report(
+    world: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway(world):
+        world.tell(("mail", node_pool(False, 2, ("192.0.2.64/26",))))
+        await eventually(lambda: world.report("mail"), "the report")
+        announce, begun = world.applier.announce, asyncio.Event()
+
+        async def slow(wanted: Announcements) -> Applied:
+            begun.set()
+            await asyncio.sleep(0.05)
+            return await announce(wanted)
+
+        monkeypatch.setattr(world.applier, "announce", slow)
+        world.tell(("web", None))
+        await begun.wait()
+        world.tell(("mail", None))
+        await asyncio.sleep(0.2)
+        assert (world.report("web"), world.report("mail")) == (None, None)
 
 
 async def test_a_gateway_that_is_let_go_keeps_nothing(world: NodeWorld) -> None:
