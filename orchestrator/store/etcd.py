@@ -9,6 +9,7 @@ from orchestrator.store.etcd_keepalive import EtcdKeepalive
 from orchestrator.store.etcd_login import Login, ReadAgain, Tls
 from orchestrator.store.etcd_members import Member, Members, Metadata
 from orchestrator.store.etcd_watch import EtcdWatch, Head
+from orchestrator.store.key_text import key_text
 from orchestrator.store.port import (
     Change,
     Compacted,
@@ -214,7 +215,7 @@ def _about(ops: Sequence[Op]) -> str:
 
 
 def _key_value(kv: pb.KeyValue) -> KeyValue:
-    return KeyValue(kv.key.decode(), kv.value, kv.create_revision, kv.mod_revision, kv.lease)
+    return KeyValue(key_text(kv.key), kv.value, kv.create_revision, kv.mod_revision, kv.lease)
 
 
 def _compare(guard: Guard) -> pb.Compare:

@@ -8,6 +8,7 @@ import grpc.aio
 
 from orchestrator.store.etcd_login import NotConnected
 from orchestrator.store.etcd_members import Member, Members, wants_new_token
+from orchestrator.store.key_text import key_text
 from orchestrator.store.port import Change, Compacted, Refused, StoreChanged, Unavailable
 from orchestrator.store.stubs import etcd_pb2 as pb
 
@@ -168,5 +169,5 @@ async def _write(call: Call, request: pb.WatchRequest) -> None:
 def _change(event: pb.Event) -> Change:
     kv = event.kv
     if event.type == pb.Event.DELETE:
-        return Change(kv.key.decode(), None, 0, kv.mod_revision, 0)
-    return Change(kv.key.decode(), kv.value, kv.create_revision, kv.mod_revision, kv.lease)
+        return Change(key_text(kv.key), None, 0, kv.mod_revision, 0)
+    return Change(key_text(kv.key), kv.value, kv.create_revision, kv.mod_revision, kv.lease)

@@ -3,6 +3,7 @@
 import pytest
 
 from orchestrator.store import keys as k
+from orchestrator.store.key_text import key_text
 from orchestrator.store.keys import Keys
 
 KEYS = Keys()
@@ -73,3 +74,8 @@ def test_prefixes_hold_their_keys_only() -> None:
     assert not KEYS.desired("edge", "e2", "pool", "p").startswith(KEYS.desired_prefix("edge", "e"))
     assert KEYS.heartbeat("edge", "e").startswith(KEYS.heartbeats("edge"))
     assert KEYS.history("pool", "p", 1).startswith(KEYS.history_prefix("pool", "p"))
+
+
+def test_a_key_that_is_no_text_is_shown_and_ends_nobody() -> None:
+    assert key_text(b"/bgplb/v1/observed/edge/edge-1/\xff") == "/bgplb/v1/observed/edge/edge-1/\\xff"
+    assert key_text(KEYS.leader.encode()) == KEYS.leader
