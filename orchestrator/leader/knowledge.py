@@ -76,12 +76,12 @@ class Knowledge:
     def defer(self, changes: Iterable[Change], now_s: float) -> None:
         """Keep changes for later, and only the last of each key: a follower has no use yet for what they say.
 
-        Heartbeats count from when they come, so they are taken in at once.
+        Heartbeats count from when they come, so they are taken in at once. Histories are passed over, as in `apply`.
         """
         for change in changes:
             if change.key.startswith(self._keys.heartbeats_prefix):
                 self.apply((change,), now_s)
-            else:
+            elif not change.key.startswith(self._keys.histories_prefix):
                 self._deferred[change.key] = change
 
     @property
@@ -104,6 +104,8 @@ class Knowledge:
         """
         touched: set[str] = set()
         for change in changes:
+            if change.key.startswith(self._keys.histories_prefix):
+                continue  # not asked for here; and each is a key of its own, without end
             if change.mod_revision <= self.revisions.get(change.key, 0):
                 continue  # our own commit, known already
             self.revisions[change.key] = change.mod_revision
@@ -127,20 +129,29 @@ class Knowledge:
         self._beat_s[who] = now_s
 
     def _take(self, key: k.Key, change: Change) -> set[str]:
+        self.problems.pop(change.key, None)
         if isinstance(key, k.EpochCounterKey):
-            self.epoch_counter = int(change.value or b"0")
+            self._count(change)
             return set()
         wanted = type_of(key)
-        if wanted is None or isinstance(key, k.HistoryKey):
+        if wanted is None:
             return set()
         value: object | None = None
-        self.problems.pop(change.key, None)
         if change.value is not None:
             try:
                 value = decode(change.value, wanted, change.key)
             except RecordError as error:
                 self.problems[change.key] = str(error)
         return self._store(key, value)
+
+    def _count(self, change: Change) -> None:
+        """The counter; as long as it is no number it counts as absent, so that the guard lets nobody take one."""
+        try:
+            self.epoch_counter = int(change.value or b"0")
+        except ValueError:
+            self.epoch_counter = 0
+            hint = "delete it, and the next number is above all that edges and records hold"
+            self.problems[change.key] = f"{change.key}: not a number, and none is given: {hint}"
 
     def _store(self, key: k.Key, value: object | None) -> set[str]:
         match key:

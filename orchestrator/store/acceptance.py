@@ -55,7 +55,7 @@ async def look(store: Store, keys: Keys) -> Standing:
     return Standing(
         decode(meta.value, Meta, meta.key) if meta else None,
         meta.mod_revision if meta else 0,
-        int(counter.value) if counter else 0,
+        decode(counter.value, int, counter.key) if counter else 0,
         counter.mod_revision if counter else 0,
         tuple(agents),
         frozenset(named),

@@ -11,7 +11,7 @@ from fsm.invariants import epochs_have_one_owner
 from fsm.records import AgentBase, Request
 from orchestrator.leader.interpret import chunks
 from orchestrator.leader.writes import Batch
-from orchestrator.store.port import MAX_TXN_OPS, Indeterminate, Op, Put, Refused, TxnResult, Unavailable
+from orchestrator.store.port import MAX_TXN_OPS, Delete, Indeterminate, Op, Put, Refused, TxnResult, Unavailable
 from tests.leader.model import KEYS, MAIL, WEB, Replica, World, group, other, pool, settled
 
 Fate = Literal["applied", "not applied"]
@@ -160,6 +160,37 @@ async def test_an_unreadable_record_stops_its_own_pool_only() -> None:
     assert world.state("mail") == ("ActiveHealthy", other(owner))
     assert world.server.items[KEYS.machine("pool", "web")].value == b'{"schema": 99}', "never overwritten"
     assert any(KEYS.machine("pool", "web") in problem for problem in leader.loop.problems())
+
+
+async def test_a_counter_that_is_no_number_is_told_and_nobody_gets_a_number() -> None:
+    world, leader = await settled()
+    highest = max(world.epochs_given())
+    world.server.commit([Put(KEYS.epoch_counter, b"seven")])
+    world.ask("move", "web", other(world.machine().owner))
+    assert not await leader.turn()
+    assert any(KEYS.epoch_counter in problem for problem in leader.loop.problems())
+    assert world.state()[0] == "ActiveHealthy"
+    assert world.server.items[KEYS.epoch_counter].value == b"seven", "never overwritten"
+    world.server.commit([Delete(KEYS.epoch_counter)])
+    await leader.turn()
+    assert world.machine().epoch > highest
+
+
+@pytest.mark.parametrize("follows", [False, True])
+async def test_transitions_without_end_leave_nothing_in_memory(follows: bool) -> None:
+    world, leader = await settled()
+    replica = Replica(world, "orchestrator-2") if follows else leader
+
+    def held() -> int:
+        replica.sync()
+        return len(replica.known.revisions) + len(replica.known._deferred)
+
+    before = held()
+    for _ in range(3):
+        world.ask("move", "web", other(world.machine().owner))
+        await world.round(leader, ticks=2)
+    assert len(world.history()) > 10
+    assert held() <= before + 3, "the requests"
 
 
 async def test_one_pool_whose_guard_fails_does_not_hold_up_the_others() -> None:
