@@ -228,7 +228,7 @@ class AgentLink:
             clock,
             urgent=keys.observed_base(role, name),
             guard=registration.guard,
-            renew=registration.register,
+            renew=self._register_anew,
         )
         self._listen()
 
@@ -292,9 +292,17 @@ class AgentLink:
             group.create_task(self._heartbeat.notice(self._log), name="silence")
 
     def _registered_again(self) -> None:
+        self._must_be_obeyed()
+        self.reports.forget_written()
+
+    async def _register_anew(self) -> None:
+        await self._registration.register()
+        self._must_be_obeyed()
+
+    def _must_be_obeyed(self) -> None:
+        """Raises StoreChanged if the last registration found that the store is another one."""
         if self.refusal:
             raise StoreChanged(self.refusal)
-        self.reports.forget_written()
 
     async def _verify_reports(self) -> None:
         """What another hand changed of our reports is written again: to us it would be written already, for ever."""

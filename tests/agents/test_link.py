@@ -333,3 +333,18 @@ async def test_an_order_that_comes_while_it_reads_anew_is_not_lost(net: Net, mon
     gate.on_changes(())
     await net.clock.advance(3.0)
     assert [change.value for change in linked.told] == [b"first", b"second"]
+
+
+async def test_a_store_that_is_found_to_be_another_over_a_lost_answer_is_not_obeyed(net: Net) -> None:
+    """After a write without an answer an agent registers anew, and looks at what the store is."""
+    found(net, "one")
+    linked = net.start()
+    await net.clock.advance(1.0)
+    found(net, "another")
+    linked.store.lose_answer = "applied"
+    linked.report(EdgeReport("i-1"))
+    await net.clock.advance(3.0)
+    assert "generation another" in linked.link.refusal
+    net.server.commit([Put(DESIRED, b"{}")])
+    await net.clock.advance(3.0)
+    assert linked.told == []
