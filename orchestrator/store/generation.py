@@ -91,12 +91,15 @@ class Recollection:
         """Why the memory is not on disk; empty when it is."""
         self.adoptions = 0
         """Times that another store took the place of the one that was obeyed: nothing known of that one holds here."""
+        self.looks = 0
+        """Times that the store was looked at, and answered."""
 
     async def recognise(self, store: Store) -> bool:
         """Look at the store: whether it is the one. Raises what reads of the store raise, and RecordError."""
         kv = await store.get(self._keys.meta)
         meta = decode(kv.value, Meta, kv.key) if kv is not None else None
         snapshot = await store.list(self._ground)
+        self.looks += 1
         verdict = judge(self.memory, meta, snapshot.cluster_id, snapshot.revision)
         if isinstance(verdict, str):
             self.refusal = verdict

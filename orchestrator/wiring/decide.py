@@ -105,7 +105,8 @@ class Replica:
         )
 
     def _progress(self) -> int:
-        return self.loop.turns
+        """Turns of the loop; while a store is not obeyed there are none, and to look at it is all there is to do."""
+        return self.loop.turns + self.recollection.looks
 
     def _elected(self) -> bool:
         return self.mirror.ready.is_set() and self.election.leads(self.clock.now())

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from fsm.records import AgentRecord
 from orchestrator import view
 from orchestrator.admin import ask
 from orchestrator.config.orchestrator import OrchestratorConfig
 from orchestrator.leader.loop import LeaderLoop
-from orchestrator.store.port import KeyValue, Refused, StoreError
+from orchestrator.store.generation import Meta
+from orchestrator.store.port import KeyValue, Put, Refused, StoreError
+from orchestrator.store.records import decode, encode
 from orchestrator.wiring import decide
 from orchestrator.wiring.process import UNREACHABLE, run
 from tests.agents.fakes import RealClock, eventually
@@ -181,6 +184,22 @@ async def test_a_store_that_refuses_ends_no_orchestrator(
     orchestrators.world.power_cut(owner)
     await orchestrators.until(lambda: orchestrators.state() == ("ActiveHealthy", other(owner)), "the failover")
     assert not any("space exceeded" in p for p in (await ask(socket, {"cmd": "status"})).get("problems", []))
+
+
+async def test_an_orchestrator_that_refuses_the_store_goes_on_saying_so(orchestrators: Orchestrators) -> None:
+    """Not only for the time of a lease: who accepts the store has to see what it obeyed."""
+    await active(orchestrators, "orch-1")
+    server, key = orchestrators.world.server, KEYS.agent("orchestrator", "orch-1")
+    server.commit([Put(KEYS.meta, encode(Meta("another")))])
+    server.end_lease(server.items[key].lease)
+
+    def refuses() -> bool:
+        kv = server.items.get(key)
+        return kv is not None and bool(decode(kv.value, AgentRecord, key).refuses)
+
+    await orchestrators.until(refuses, "the refusal")
+    await asyncio.sleep(8.0)
+    assert refuses()
 
 
 async def test_a_leader_that_is_told_to_end_leaves_the_post_free(orchestrators: Orchestrators) -> None:
