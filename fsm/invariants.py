@@ -1,6 +1,6 @@
 """What must hold whatever happens, as predicates over plain snapshots. Each returns its violations as text.
 
-They know nothing of how a snapshot was taken: the simulator, the lab and `bgplb history check` feed the same ones.
+They know nothing of how a snapshot was taken: tests of the core and of the leader feed the same ones.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

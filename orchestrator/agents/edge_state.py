@@ -1,6 +1,6 @@
 """What an edge agent keeps on disk, and what follows from it for kernel and BIRD. Pure apart from the file itself."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -175,8 +175,3 @@ def own_prefixes(tunnel: Tunnel) -> frozenset[str]:
     """AllowedIPs that a gateway's peer always has: its end of the tunnel and its probe address, of each family."""
     ends = {f"{tunnel.gateway_ipv4}/32"} | ({f"{tunnel.gateway_ipv6}/128"} if tunnel.gateway_ipv6 else set())
     return frozenset(ends | {str(prefix) for prefix in probe_prefixes(tunnel)})
-
-
-def held_prefixes(pools: Iterable[EdgePool], gateway: str) -> frozenset[str]:
-    """Prefixes that this gateway may send from, by the commands in force."""
-    return frozenset(prefix for command in pools if command.owner == gateway for prefix in command.prefixes)
