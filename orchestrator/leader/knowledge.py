@@ -21,7 +21,7 @@ from fsm.records import (
     PoolSpec,
     Request,
 )
-from fsm.types import Heartbeat
+from fsm.types import Heartbeat, PoolState
 from fsm.witness import Sight, World
 from orchestrator.leader.overlap import PrefixIndex
 from orchestrator.store import keys as k
@@ -140,8 +140,10 @@ class Knowledge:
         if change.value is not None:
             try:
                 value = decode(change.value, wanted, change.key)
+                if isinstance(value, PoolRecord):
+                    _known_state(value, change.key)
             except RecordError as error:
-                self.problems[change.key] = str(error)
+                value, self.problems[change.key] = None, str(error)
         return self._store(key, value)
 
     def _count(self, change: Change) -> None:
@@ -293,6 +295,13 @@ class Knowledge:
     def bases(self) -> dict[tuple[str, str], AgentBase]:
         """What the agents are told apart from pools now."""
         return {(role, agent): v for (role, agent, _, _), v in self.desired.items() if isinstance(v, AgentBase)}
+
+
+def _known_state(record: PoolRecord, key: str) -> None:
+    """Raises RecordError for a state that the table does not have, as a newer version may write one."""
+    for state in (record.state, record.held_from or record.state):
+        if state not in PoolState.__members__.values():
+            raise RecordError(key, f"not a PoolRecord: the state {state!r} is unknown here; update bgplb")
 
 
 def _put(into: dict, key: object, value: object | None, touched: set[str]) -> set[str]:  # type: ignore[type-arg]

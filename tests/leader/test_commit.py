@@ -149,16 +149,17 @@ async def test_our_own_late_answer_does_not_hide_what_a_new_leader_wrote_meanwhi
     assert deposed.known.specs == heir.known.specs
 
 
-async def test_an_unreadable_record_stops_its_own_pool_only() -> None:
+@pytest.mark.parametrize("damaged", [b'{"schema": 99}', b'{"schema": 1, "name": "web", "state": "Resting"}'])
+async def test_an_unreadable_record_stops_its_own_pool_only(damaged: bytes) -> None:
     world, leader = await settled(group(), WEB, MAIL)
     owner = world.machine("mail").owner
-    world.server.commit([Put(KEYS.machine("pool", "web"), b'{"schema": 99}')])
+    world.server.commit([Put(KEYS.machine("pool", "web"), damaged)])
     world.power_cut(owner or "")
     for name in world.gateways:
         world.gateways[name].good_since_s = 0.0
     await world.round(leader, ticks=4)
     assert world.state("mail") == ("ActiveHealthy", other(owner))
-    assert world.server.items[KEYS.machine("pool", "web")].value == b'{"schema": 99}', "never overwritten"
+    assert world.server.items[KEYS.machine("pool", "web")].value == damaged, "never overwritten"
     assert any(KEYS.machine("pool", "web") in problem for problem in leader.loop.problems())
 
 
