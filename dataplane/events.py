@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from dataplane.errors import KernelRefused, KernelTimeout
 from dataplane.namespace import entered
+from dataplane.readable import Readable
 from dataplane.rtnetlink_wire import (
     GROUPS,
     RTM_GETLINK,
@@ -133,7 +134,7 @@ class RouteEvents:
         """Stop following; nothing is called after this."""
         if self._socket is not None:
             self._forget_endings()
-            asyncio.get_running_loop().remove_reader(self._socket)
+            self._readable.close()
             self._socket.close()
             self._socket = None
 
@@ -150,7 +151,7 @@ class RouteEvents:
         except OSError as error:
             raise KernelRefused(error.errno or 0, "to subscribe to route events") from error
         self._socket = sock
-        asyncio.get_running_loop().add_reader(sock, self._readable)
+        self._readable = Readable(sock.fileno(), self._on_readable)
         self._begin_dump()
 
     def _reopen(self) -> None:
@@ -183,7 +184,7 @@ class RouteEvents:
         assert self._socket is not None
         self._socket.send(self._pending.pop())
 
-    def _readable(self) -> None:
+    def _on_readable(self) -> None:
         """Some messages, then the loop's turn: a session that ended must be acted upon before its last route is read.
 
         It takes the routes of a thousand pools with it. What is still waiting makes the loop call again.

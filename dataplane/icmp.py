@@ -10,6 +10,7 @@ from ipaddress import ip_address
 
 from dataplane.errors import KernelRefused
 from dataplane.namespace import entered
+from dataplane.readable import Readable
 
 SMALL_BYTES = 16
 """Payload of an ordinary echo request: the token and the number."""
@@ -61,6 +62,7 @@ class EchoSocket:
         self._protocol = _V4 if ip_address(destination_family).version == 4 else _V6
         self._token = os.urandom(8)
         self._identifier = int.from_bytes(os.urandom(2), "big")
+        self._readable: Readable | None = None
         try:
             with entered(namespace):
                 self._socket = self._open(source, device)
@@ -89,9 +91,9 @@ class EchoSocket:
             raise
         return sock
 
-    def fileno(self) -> int:
-        """For the event loop."""
-        return self._socket.fileno()
+    def listen(self, on_readable: Callable[[], None]) -> None:
+        """Be called from the event loop when there may be answers to :meth:`receive`, until the socket is closed."""
+        self._readable = Readable(self._socket.fileno(), on_readable)
 
     def renew_identifier(self) -> None:
         """Ask under another ICMP identifier from now on: to every connection tracker on the way a new connection.
@@ -128,6 +130,8 @@ class EchoSocket:
 
     def close(self) -> None:
         """Close the socket."""
+        if self._readable is not None:
+            self._readable.close()
         self._socket.close()
 
     def _request(self, number: int, packet_bytes: int | None) -> bytes:

@@ -9,14 +9,15 @@ other namespaces are opened by us. For speed :mod:`dataplane.route_writer` write
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import ExitStack
 from ipaddress import ip_interface, ip_network
 from typing import Any
 
 from pyroute2 import AsyncIPRoute  # type: ignore[import-untyped]
 from pyroute2.netlink.exceptions import NetlinkError  # type: ignore[import-untyped]
 
+from dataplane.aside import aside
 from dataplane.diff import (
     AddAddress,
     AddRoute,
@@ -140,13 +141,13 @@ class Netlink:
 
     async def delete_link(self, name: str) -> None:
         """Remove an interface; no error when it is gone already."""
-        async with self._call(f"delete interface {name}", absent_is_fine=True) as ip:
-            await ip.link("del", index=self._index(name))
+        await self._call(
+            f"delete interface {name}", lambda ip: ip.link("del", index=self._index(name)), absent_is_fine=True
+        )
 
     async def create_link(self, name: str, kind: str) -> None:
         """Make an interface of that kind. Raises KernelRefused(EOPNOTSUPP) when this kernel lacks the kind."""
-        async with self._call(f"create {kind} interface {name}") as ip:
-            await ip.link("add", ifname=name, kind=kind)
+        await self._call(f"create {kind} interface {name}", lambda ip: ip.link("add", ifname=name, kind=kind))
 
     async def create_veth(self, link: Link, peer: str, peer_namespace: str | None = None) -> None:
         """Make a veth pair; the peer is born in `peer_namespace` (name), or beside the link."""
@@ -154,14 +155,19 @@ class Netlink:
         with ExitStack() as stack:
             if peer_namespace is not None:
                 peer_spec["net_ns_fd"] = stack.enter_context(opened(peer_namespace))
-            async with self._call(f"create veth {link.name} with peer {peer}") as ip:
-                await ip.link("add", ifname=link.name, kind="veth", peer=peer_spec)
+            await self._call(
+                f"create veth {link.name} with peer {peer}",
+                lambda ip: ip.link("add", ifname=link.name, kind="veth", peer=peer_spec),
+            )
         await self._set_link(link)
 
     async def close(self) -> None:
         """Close the sockets; they open again when needed."""
         self._writer.close()
         self._reader.close()
+        await aside(self._close())
+
+    async def _close(self) -> None:
         if self._socket is not None:
             ip, self._socket = self._socket, None
             ip.close()
@@ -192,8 +198,12 @@ class Netlink:
             fields["family"] = socket.AF_INET6
             if verb == "add":
                 fields["flags"] = _IFA_F_NODAD  # a tunnel has nobody to collide with, and DAD costs a second
-        async with self._call(f"{verb} {address}", absent_is_fine=verb == "del", present_is_fine=verb == "add") as ip:
-            await ip.addr(verb, index=self._index(address.device), **fields)
+        await self._call(
+            f"{verb} {address}",
+            lambda ip: ip.addr(verb, index=self._index(address.device), **fields),
+            absent_is_fine=verb == "del",
+            present_is_fine=verb == "add",
+        )
 
     async def lend(self, address: Address, seconds: int | None) -> None:
         """Give an interface an address for that many seconds from now, or for good; also where it has it already.
@@ -202,19 +212,16 @@ class Netlink:
         """
         interface, lifetime = ip_interface(address.cidr), _FOR_GOOD if seconds is None else seconds
         fields = {"address": str(interface.ip), "prefixlen": interface.network.prefixlen}
-        async with self._call(f"lend {address}", absent_is_fine=True) as ip:
-            index = self._index(address.device)
-            await ip.addr("replace", index=index, preferred=lifetime, valid=lifetime, **fields)
+        fields |= {"preferred": lifetime, "valid": lifetime}
+        await self._call(
+            f"lend {address}",
+            lambda ip: ip.addr("replace", index=self._index(address.device), **fields),
+            absent_is_fine=True,
+        )
 
     async def _set_link(self, link: Link) -> None:
-        async with self._call(f"set {link}") as ip:
-            await ip.link(
-                "set",
-                index=self._index(link.name),
-                mtu=link.mtu,
-                ifalias=link.alias,
-                state="up" if link.up else "down",
-            )
+        fields = {"mtu": link.mtu, "ifalias": link.alias, "state": "up" if link.up else "down"}
+        await self._call(f"set {link}", lambda ip: ip.link("set", index=self._index(link.name), **fields))
 
     def _open(self) -> Any:
         # pyroute2 would fork this process to open a socket elsewhere, and would make a namespace that does not exist.
@@ -230,16 +237,17 @@ class Netlink:
             except OSError as error:
                 raise NetlinkError(error.errno or errno.ENODEV, f"no interface {name}") from error
 
-    @asynccontextmanager
     async def _call(
-        self, op: object, *, absent_is_fine: bool = False, present_is_fine: bool = False
-    ) -> AsyncIterator[Any]:
+        self,
+        op: object,
+        exchange: Callable[[Any], Awaitable[object]],
+        *,
+        absent_is_fine: bool = False,
+        present_is_fine: bool = False,
+    ) -> None:
         """One exchange with the kernel: deadline, our errors, and a fresh socket after an overrun."""
         try:
-            async with asyncio.timeout(self._deadline_s):
-                if self._socket is None:
-                    self._socket = self._open()
-                yield self._socket
+            await aside(self._exchange(exchange))
         except NetlinkError as error:
             if (absent_is_fine and error.code in _ABSENT) or (present_is_fine and error.code == errno.EEXIST):
                 return
@@ -252,6 +260,12 @@ class Netlink:
             if error.errno == errno.ENOBUFS:
                 raise KernelTimeout(op, self._deadline_s) from error
             raise KernelRefused(error.errno or 0, op) from error
+
+    async def _exchange(self, exchange: Callable[[Any], Awaitable[object]]) -> None:
+        async with asyncio.timeout(self._deadline_s):
+            if self._socket is None:
+                self._socket = self._open()
+            await exchange(self._socket)
 
 
 def _change(op: RouteOp) -> Change:

@@ -4,7 +4,6 @@ For the probe to walk as a client's packets do, `source` must be an address that
 send into the tunnel: with the tunnel's own address the answer comes back also when the gateway's marks are broken.
 """
 
-import asyncio
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -88,7 +87,7 @@ class Prober:
         self._number = 0
         self._send_errno = 0
         self._socket: EchoSocket | None = None
-        self._due = Due(self._tell)
+        self._due = Due(clock, self._tell)
         self._last_told: _Told = ("unknown", "unknown", 0, False)
 
     def evaluate(self, now: float | None = None) -> ProbeState:
@@ -105,7 +104,7 @@ class Prober:
                     self._ask(self._large, self._mtu)
                     next_large = now + FULL_SIZE_INTERVAL_S
                 due = self._ask(self._small, None)
-                self._due.within(due - self._clock.now())
+                self._due.at(due)
                 # After a delay of our own the rhythm goes on where it would be by now: no burst to catch up.
                 await self._clock.sleep(max(0.0, following(now, self._interval_s, self._phase_s) - self._clock.now()))
                 now = self._clock.now()
@@ -116,7 +115,6 @@ class Prober:
         """Stop listening."""
         self._due.spare()
         if self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket.fileno())
             self._socket.close()
             self._socket = None
 
@@ -142,7 +140,7 @@ class Prober:
 
     def _open(self) -> None:
         self._socket = EchoSocket(self._source, self._destination, self._device, self._namespace)
-        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._readable)
+        self._socket.listen(self._readable)
 
     def _readable(self) -> None:
         self._collect()

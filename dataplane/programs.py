@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from dataplane.aside import aside
 from dataplane.errors import KernelRefused, KernelTimeout, ProgramMissing
 
 Program = Literal["nft", "ip", "wireguard-go", "conntrack"]
@@ -37,6 +39,11 @@ def path_of(program: Program) -> Path:
     raise ProgramMissing(program, PACKAGES[program], FOLDERS)
 
 
+def _command(program: Program, arguments: Sequence[str], namespace: str | None) -> list[str]:
+    entering = [] if namespace is None else [str(path_of("ip")), "netns", "exec", namespace]
+    return [*entering, str(path_of(program)), *arguments]
+
+
 async def run(
     program: Program, *arguments: str, stdin: str = "", namespace: str | None = None, deadline_s: float = 5.0
 ) -> str:
@@ -45,9 +52,11 @@ async def run(
     Raises KernelRefused with the program's own words when it exits with an error, KernelTimeout (and kills it) when it
     does not end in time, ProgramMissing when it is not installed.
     """
-    command = [str(path_of(program)), *arguments]
-    if namespace is not None:
-        command = [str(path_of("ip")), "netns", "exec", namespace, *command]
+    what = " ".join([program, *arguments])
+    return await aside(_run(_command(program, arguments, namespace), what, stdin.encode(), deadline_s))
+
+
+async def _run(command: list[str], what: str, stdin: bytes, deadline_s: float) -> str:
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
@@ -56,10 +65,9 @@ async def run(
         env=_ENVIRONMENT,
         umask=_UMASK,
     )
-    what = " ".join([program, *arguments])
     try:
         async with asyncio.timeout(deadline_s):
-            output, complaint = await process.communicate(stdin.encode())
+            output, complaint = await process.communicate(stdin)
     except TimeoutError as error:
         raise KernelTimeout(what, deadline_s) from error
     finally:
@@ -76,9 +84,11 @@ async def start_detached(program: Program, *arguments: str, namespace: str | Non
 
     It gets no descriptor of ours: a daemon that keeps its parent's pipes open hangs whoever reads them.
     """
-    command = [str(path_of(program)), *arguments]
-    if namespace is not None:
-        command = [str(path_of("ip")), "netns", "exec", namespace, *command]
+    what = " ".join([program, *arguments])
+    await aside(_start_detached(_command(program, arguments, namespace), what, deadline_s))
+
+
+async def _start_detached(command: list[str], what: str, deadline_s: float) -> None:
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
@@ -90,7 +100,6 @@ async def start_detached(program: Program, *arguments: str, namespace: str | Non
         env=_ENVIRONMENT,
         umask=_UMASK,
     )
-    what = " ".join([program, *arguments])
     try:
         async with asyncio.timeout(deadline_s):
             code = await process.wait()

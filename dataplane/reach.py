@@ -1,6 +1,5 @@
 """Whether the cluster LAN carries packets: echo requests to other machines on it, judged round by round."""
 
-import asyncio
 from collections.abc import Callable, Iterable
 
 from dataplane.due import Due
@@ -43,7 +42,7 @@ class Reach:
         self._missed: dict[str, int] = {}
         """Questions to each address since its last answer; one that never answered is absent."""
         self._sockets: dict[bool, EchoSocket] = {}
-        self._due = Due(self._tell)
+        self._due = Due(clock, self._tell)
         self._round = 0
         self._told: tuple[bool, frozenset[str]] = (False, frozenset())
 
@@ -75,12 +74,12 @@ class Reach:
             while True:
                 due = self._ask_round()
                 due_next = max(due_next + self._interval_s, self._clock.now())
-                self._due.within(due - self._clock.now())
+                self._due.at(due)
                 await self._clock.sleep(max(0.0, due_next - self._clock.now()))
         finally:
             self._due.spare()
             for v6 in list(self._sockets):
-                self._drop(v6)
+                self._sockets.pop(v6).close()
 
     def _ask_round(self) -> float:
         """Put one question to some addresses; when its answer is due. Without addresses nothing is asked."""
@@ -105,16 +104,11 @@ class Reach:
         try:
             if v6 not in self._sockets:
                 self._sockets[v6] = EchoSocket(self._source, address, self._device, self._namespace)
-                asyncio.get_running_loop().add_reader(self._sockets[v6].fileno(), self._readable)
+                self._sockets[v6].listen(self._readable)
             if self._sockets[v6].send(address, self._round):
-                self._drop(v6)
+                self._sockets.pop(v6).close()
         except KernelRefused:
             return  # no such device or address at present: nothing is reached, which is what the rounds will say
-
-    def _drop(self, v6: bool) -> None:
-        gone = self._sockets.pop(v6)
-        asyncio.get_running_loop().remove_reader(gone.fileno())
-        gone.close()
 
     def _readable(self) -> None:
         self._collect()

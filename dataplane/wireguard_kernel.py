@@ -5,8 +5,7 @@ All updates of one call travel in one message, so the kernel applies them under 
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -17,6 +16,7 @@ from pyroute2.netlink import NLM_F_ACK, NLM_F_REQUEST  # type: ignore[import-unt
 from pyroute2.netlink.exceptions import NetlinkError  # type: ignore[import-untyped]
 from pyroute2.netlink.generic.wireguard import WG_CMD_SET_DEVICE, wgmsg  # type: ignore[import-untyped]
 
+from dataplane.aside import aside
 from dataplane.diff import SetLink
 from dataplane.errors import Conflict, FeatureMissing, KernelRefused, KernelTimeout
 from dataplane.keys import public_key_bytes, read_private_key
@@ -85,7 +85,7 @@ class KernelWireGuard:
         if not attributes:
             return
         try:
-            await self._set(name, attributes, "set key and port")
+            await self._set(name, lambda _: attributes, "set key and port")
         except KernelRefused as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -97,44 +97,52 @@ class KernelWireGuard:
         peers: dict[str, PeerState] = {}
         public_key: str | None = None
         listen_port = 0
-        async with self._call(f"get on {name}") as wireguard:
-            for message in [m async for m in await wireguard.info(name)]:
-                listen_port = message.get_attr("WGDEVICE_A_LISTEN_PORT") or listen_port
-                public_key = _text(message.get_attr("WGDEVICE_A_PUBLIC_KEY")) or public_key
-                for peer in message.get_attr("WGDEVICE_A_PEERS") or ():
-                    key, state = _peer_state(peer)
-                    before = peers.get(key)
-                    # A long list of allowed IPs continues in the next message under the same key.
-                    peers[key] = state if before is None else replace(
-                        before, allowed_ips=before.allowed_ips | state.allowed_ips
-                    )  # fmt: skip
+        for message in await self._call(f"get on {name}", lambda wireguard: wireguard.info(name)):
+            listen_port = message.get_attr("WGDEVICE_A_LISTEN_PORT") or listen_port
+            public_key = _text(message.get_attr("WGDEVICE_A_PUBLIC_KEY")) or public_key
+            for peer in message.get_attr("WGDEVICE_A_PEERS") or ():
+                key, state = _peer_state(peer)
+                before = peers.get(key)
+                # A long list of allowed IPs continues in the next message under the same key.
+                peers[key] = state if before is None else replace(
+                    before, allowed_ips=before.allowed_ips | state.allowed_ips
+                )  # fmt: skip
         return DeviceState(listen_port, peers, public_key)
 
     async def update(self, name: str, peers: Sequence[PeerUpdate]) -> None:
         """See the port. Endpoints must be numeric."""
         if not peers:
             return
-        message = wgmsg()
-        async with self._call("prepare peers") as wireguard:
-            for update in peers:
-                wireguard._wg_set_peer(message, _peer_spec(update))
-        entries = [entry for _, value in message["attrs"] for entry in value]
-        await self._set(name, [["WGDEVICE_A_PEERS", entries]], "set peers")
+        specs = [_peer_spec(update) for update in peers]
+
+        def attributes(wireguard: Any) -> list[list[object]]:
+            parts = wgmsg()
+            for spec in specs:
+                wireguard._wg_set_peer(parts, spec)
+            return [["WGDEVICE_A_PEERS", [entry for _, value in parts["attrs"] for entry in value]]]
+
+        await self._set(name, attributes, "set peers")
 
     async def close(self) -> None:
         """See the port."""
+        await aside(self._close())
+
+    async def _close(self) -> None:
         if self._socket is not None:
             wireguard, self._socket = self._socket, None
             wireguard.close()
 
-    async def _set(self, name: str, attributes: list[list[object]], what: str) -> None:
-        message = wgmsg()
-        message["cmd"] = WG_CMD_SET_DEVICE
-        message["attrs"] = [["WGDEVICE_A_IFNAME", name], *attributes]
-        async with self._call(f"{what} on {name}") as wireguard:
-            answers = await wireguard.nlm_request(message, msg_type=wireguard.prid, msg_flags=NLM_F_REQUEST | NLM_F_ACK)
-            async for _ in answers:
-                pass
+    async def _set(self, name: str, attributes: Callable[[Any], list[list[object]]], what: str) -> None:
+        def exchange(wireguard: Any) -> Awaitable[AsyncIterable[Any]]:
+            message = wgmsg()
+            message["cmd"] = WG_CMD_SET_DEVICE
+            message["attrs"] = [["WGDEVICE_A_IFNAME", name], *attributes(wireguard)]
+            answers: Awaitable[AsyncIterable[Any]] = wireguard.nlm_request(
+                message, msg_type=wireguard.prid, msg_flags=NLM_F_REQUEST | NLM_F_ACK
+            )
+            return answers
+
+        await self._call(f"{what} on {name}", exchange)
 
     async def _own(self, name: str) -> DeviceState:
         """The device, which is ours by its alias. Raises Conflict when it is one of wireguard-go."""
@@ -153,21 +161,23 @@ class KernelWireGuard:
             return False
         return device.public_key is None and not device.peers
 
-    @asynccontextmanager
-    async def _call(self, op: str) -> AsyncIterator[Any]:
+    async def _call(self, op: str, exchange: Callable[[Any], Awaitable[AsyncIterable[Any]]]) -> list[Any]:
         try:
-            async with asyncio.timeout(self._deadline_s):
-                if self._socket is None:
-                    with entered(self._namespace):
-                        self._socket = AsyncWireGuard()
-                        assert self._socket.socket is not None  # it is this access that opens it
-                    await self._socket.setup_endpoint()
-                yield self._socket
+            return await aside(self._exchange(exchange))
         except NetlinkError as error:
             raise KernelRefused(error.code, op, str(error.args[-1])) from error
         except TimeoutError as error:
             await self.close()
             raise KernelTimeout(op, self._deadline_s) from error
+
+    async def _exchange(self, exchange: Callable[[Any], Awaitable[AsyncIterable[Any]]]) -> list[Any]:
+        async with asyncio.timeout(self._deadline_s):
+            if self._socket is None:
+                with entered(self._namespace):
+                    self._socket = AsyncWireGuard()
+                    assert self._socket.socket is not None  # it is this access that opens it
+            await self._socket.setup_endpoint()
+            return [message async for message in await exchange(self._socket)]
 
 
 async def _create(netlink: Netlink, name: str) -> None:

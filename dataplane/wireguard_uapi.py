@@ -71,6 +71,8 @@ class _Control:
         reader, writer = self._streams
         finished = False
         try:
+            if writer.is_closing():
+                raise ConnectionResetError  # which uvloop would make a RuntimeError
             writer.write(request.encode())
             await writer.drain()
             answer = (await reader.readuntil(b"\n\n")).decode()

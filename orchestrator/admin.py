@@ -72,7 +72,10 @@ class AdminServer:
                     line = await _read_line(reader)
                     if line is None:
                         return
-                    writer.write(await self._answer(line) + b"\n")
+                    answer = await self._answer(line)
+                    if writer.is_closing():
+                        return  # the caller is gone; to write would be a RuntimeError of uvloop's
+                    writer.write(answer + b"\n")
                     await writer.drain()
         except (TimeoutError, ConnectionError):
             pass  # the caller is silent or gone: nobody is left to be told

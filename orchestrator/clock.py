@@ -3,6 +3,9 @@
 import asyncio
 import time
 
+_TICK_S = 0.001
+"""uvloop's timers count milliseconds, and may be early by as much."""
+
 
 class BootClock:
     """CLOCK_BOOTTIME and the event loop's sleep."""
@@ -12,8 +15,11 @@ class BootClock:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
+        """Wait; never less than that, and up to two milliseconds more."""
+        until = self.now() + seconds
+        await asyncio.sleep(seconds + _TICK_S if seconds > 0 else 0)
+        while (left := until - self.now()) > 0:  # noqa: ASYNC110 - there is nothing to wait for but time
+            await asyncio.sleep(left + _TICK_S)
 
 
 def wall_ms() -> int:

@@ -1,14 +1,16 @@
 """What all tests share: the order of the tiers, what a tier needs, and cleaning up after a run that was killed."""
 
+import asyncio
 import os
 import re
 import signal
 import subprocess
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -64,6 +66,11 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, stop)
     if not hasattr(config, "workerinput"):
         sweep_namespaces()
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests run on the event loop that the daemons run on."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -10,14 +10,11 @@ from orchestrator.config.orchestrator import OrchestratorConfig
 
 def run_orchestrator(config: OrchestratorConfig) -> int:
     """Run an orchestrator until SIGTERM."""
-    import uvloop
-
     from orchestrator.wiring.decide import main
     from orchestrator.wiring.hardening import ORCHESTRATOR
     from orchestrator.wiring.process import run
 
-    # An idle leader does little but wait, for hundreds of small messages a second (docs/decisions/0027).
-    return run(main(config), ORCHESTRATOR, uvloop.new_event_loop)
+    return run(main(config), ORCHESTRATOR)
 
 
 def run_edge_agent(config: EdgeAgentConfig) -> int:

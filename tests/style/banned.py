@@ -61,6 +61,13 @@ BANS = (
         methods=("call_later", "call_at"),
     ),
     Ban(
+        "watches a file descriptor",
+        "use dataplane/readable.py: uvloop forgets one that has an error",
+        (),
+        ("dataplane/readable.py",),
+        methods=("add_reader", "add_writer"),
+    ),
+    Ban(
         "is left to chance",
         "take the value, or what makes it, as a parameter",
         ("random.", "secrets.", "os.urandom", "uuid.uuid1", "uuid.uuid4"),

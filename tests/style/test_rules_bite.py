@@ -29,6 +29,7 @@ CORE, LEADER, ADAPTER, WIRING = (
         (LEADER, "import asyncio\nx = asyncio.get_running_loop().time()\n"),
         (LEADER, "import asyncio\nloop = asyncio.get_running_loop()\nx = loop.time()\n"),
         (LEADER, "def f(loop):\n    loop.call_later(1, f)\n"),
+        (ADAPTER, "def f(loop):\n    loop.add_reader(3, f)\n"),
         (LEADER, "import datetime\nx = datetime.datetime.now()\n"),
         (LEADER, "from datetime import datetime\nx = datetime.now()\n"),
         (LEADER, "import random\n"),
