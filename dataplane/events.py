@@ -99,6 +99,11 @@ class RouteEvents:
         """The table as known now, by prefix."""
         return {prefix: self._change(prefix, known, added=True) for prefix, known in self._known.items()}
 
+    def device(self, prefix: str) -> str:
+        """The interface that the route for exactly this prefix leads through; empty when there is none."""
+        known = self._known.get(prefix)
+        return self._names.get(known.index, "") if known else ""
+
     async def start(self, deadline_s: float = 5.0) -> None:
         """Subscribe and read the table once. Raises KernelRefused, or KernelTimeout when the reading takes too long."""
         self._open()

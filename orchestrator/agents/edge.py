@@ -85,6 +85,8 @@ class EdgeAgent:
         )  # fmt: skip
         self._told = False
         """Whether the store has said what this edge is: an edge that knows nothing must not tidy up."""
+        self._unanswered: set[str] = set()
+        """Pools whose move was after an outage that is not known to be over."""
         self._acting: set[str] = set()
         self._acting_s = 0.0
         self._heard = Heard(clock, lambda: self._state.fence.pools, lambda: bool(self._acting), self._report_pools)
@@ -222,7 +224,10 @@ class EdgeAgent:
     def _arrive(self, pools: Iterable[str]) -> None:
         now = self._clock.now()
         for pool in pools:
-            self._moves.at(pool).moved(now)
+            known = self._moves.at(pool)
+            known.moved(now)
+            if known.unanswered:
+                self._unanswered.add(pool)
 
     def _consider_plans(self, witnesses: Mapping[str, GatewayWitness]) -> None:
         """Carry out every plan whose moment has come, at once and together."""
@@ -412,29 +417,25 @@ class EdgeAgent:
 
     def _report_pools(self, pools: Iterable[str]) -> None:
         devices = {lane.device: name for name, lane in self._tunnels.lanes.items()}
-        signals: Mapping[str, RouteChange] | None = None
         for pool in pools:
             accepted, known = self._state.fence.pools.get(pool), self._moves.pools.get(pool)
             if accepted is None or known is None:
                 continue
-            signals = self._events.routes if signals is None else signals
-            routes = [signals.get(prefix) for prefix in accepted.command.prefixes]
-            speakers = {devices.get(route.device or "", "") if route else "" for route in routes}
+            through = [self._events.device(prefix) for prefix in accepted.command.prefixes]
+            speakers = {devices.get(device, "") for device in through}
             announced_by = tuple(sorted(speakers - {""})) if "" not in speakers else ()
             report = known.report(accepted, announced_by)
             self._tell(self._keys.observed("edge", self._config.name, "pool", pool), report)
 
     def _settle_outages(self) -> None:
         """The first answer through the new gateway after a move ends the outage, to within a probe interval."""
-        pending = [pool for pool, known in self._moves.pools.items() if known.unanswered]
-        if not pending:
+        if not self._unanswered:
             return
         probes, accepted = self._watch.probes(self._tunnels.lanes), self._state.fence.pools
-        self._report_pools(
-            pool
-            for pool in pending
-            if pool in accepted and self._moves.at(pool).settle_outage(probes.get(accepted[pool].command.owner or ""))
-        )
+        pending = {pool: self._moves.at(pool) for pool in self._unanswered if pool in accepted}
+        over = [p for p, known in pending.items() if known.settle_outage(probes.get(accepted[p].command.owner or ""))]
+        self._unanswered = {pool for pool, known in pending.items() if known.unanswered}
+        self._report_pools(over)
 
     def _report_all(self) -> None:
         self._observe()
