@@ -261,9 +261,10 @@ def _exports(wanted: Announcements, sight: _Sight) -> tuple[PoolExport, ...]:
 
 
 def _read(path: Path) -> str | None:
+    """What is in it; None when it is not there, or can't be read: then it is written anew, or that is refused."""
     try:
-        return path.read_text()
-    except FileNotFoundError:
+        return path.read_text(errors="replace")
+    except OSError:
         return None
 
 

@@ -249,13 +249,14 @@ class EdgeAgent:
                 orders = [Order(pool, now[pool].command, held[pool].command) for pool in moved]
                 self._depart(orders, began_s)
                 failed = await self._moves.carry_out(orders)
-                self._arrive(moved)
+                made = [order for order in orders if order.pool not in failed]
+                self._arrive(order.pool for order in made)
                 if moved:
                     self._kept.soon(self._state)
             self._report_pools(moved)
             self._report_base(self._witnesses())
-            for pool, command in ((order.pool, order.command) for order in orders):
-                self._log("plan carried out", pool=pool, owner=command.owner, epoch=command.epoch)
+            for order in made:
+                self._log("plan carried out", pool=order.pool, owner=order.command.owner, epoch=order.command.epoch)
             if failed:
                 self._base_wake.set()
         finally:
@@ -273,13 +274,12 @@ class EdgeAgent:
         """Plans that were carried out just before we died, and are not on disk yet: the kernel knows."""
         routes = await self._kernel.netlink.routes(self._config.tables.main, ROUTE_PROTOCOL)
         devices = {tunnel.name: project.device_name(self._config, tunnel) for tunnel in self._state.base.tunnels}
-        done = carried_out(self._state.fence.pools, {route.prefix: route.device for route in routes}, devices)
-        recovered = self._advance(done)
-        if recovered:
+        routed = {route.prefix: route.device for route in routes}
+        while recovered := self._advance(carried_out(self._state.fence.pools, routed, devices)):
             self._kept.soon(self._state)
-        for pool in recovered:
-            command = self._state.fence.pools[pool].command
-            self._log("plan found carried out", pool=pool, owner=command.owner, epoch=command.epoch)
+            for pool in recovered:
+                command = self._state.fence.pools[pool].command
+                self._log("plan found carried out", pool=pool, owner=command.owner, epoch=command.epoch)
 
     def _start(self, work: Coroutine[None, None, None], name: str) -> object:
         """A task that ends with this agent."""
@@ -325,7 +325,7 @@ class EdgeAgent:
                 if given_up:
                     self._log("sessions that BIRD had given up are enabled again", peers=given_up)
             self._problems.clear("bird")
-        except BirdError as error:
+        except (BirdError, ValueError) as error:  # or a value that BIRD's configuration can't have
             self._problems.set("bird", error)
         self._sessions.follow(base.tunnels, self._events.routes)
         self._watch.follow(base)

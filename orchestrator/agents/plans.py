@@ -1,6 +1,7 @@
 """What an edge may do by itself: the next plan of a pool, and whether its moment has come. Pure."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fsm.fence import Accepted
 from fsm.records import EdgePool, GatewayWitness, Plan
@@ -39,14 +40,24 @@ def due_plans(pools: Mapping[str, Accepted], witnesses: Mapping[str, GatewayWitn
 def carried_out(
     pools: Mapping[str, Accepted], routed: Mapping[str, str | None], devices: Mapping[str, str]
 ) -> list[str]:
-    """Pools whose next plan the kernel shows as carried out already.
+    """Pools whose next plan the kernel shows as carried out already, and perhaps more of the chain after it.
 
     `routed`: the device that each prefix's route points at; `devices`: the interface of each gateway's tunnel.
     """
     found: list[str] = []
     for pool, accepted in pools.items():
-        plan = next_plan(accepted.command)
-        device = devices.get(plan.target) if plan else None
-        if device is not None and all(routed.get(prefix) == device for prefix in accepted.command.prefixes):
+        command = accepted.command
+        through = {routed.get(prefix) for prefix in command.prefixes}
+        ahead = {devices.get(target) for target in _targets(command)} - {None, devices.get(command.owner or "")}
+        if len(through) == 1 and through <= ahead:
             found.append(pool)
     return found
+
+
+def _targets(command: EdgePool) -> list[str]:
+    """Whom the plans of the chain point at, one after the other."""
+    targets: list[str] = []
+    while (plan := next_plan(command)) is not None:
+        targets.append(plan.target)
+        command = replace(command, epoch=plan.epoch)
+    return targets

@@ -54,6 +54,9 @@ class FakeEvents:
     async def start(self) -> None:
         self.on_resync()
 
+    def device(self, prefix: str) -> str:
+        return self.routes[prefix].device if prefix in self.routes else ""
+
     async def until_broken(self) -> None:
         self.broken = asyncio.get_running_loop().create_future()
         await self.broken

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from birdctl.errors import BirdUnreachable
+from dataplane.diff import ReplaceRoute
 from dataplane.errors import KernelRefused
 from fsm.records import EdgePool, Plan
 from orchestrator.agents import edge as edge_module
@@ -284,4 +285,40 @@ async def test_a_plan_that_the_kernel_refuses_is_confirmed_only_when_it_holds(wo
         assert report is not None
         assert (report.epoch, report.installed, report.withdrawn) == (4, False, False)
         world.kernel.failing = None
+        await world.confirmed(command("gw-b", 4))
+
+
+async def test_a_chain_of_which_nothing_reached_the_disk_is_found_whole(world: EdgeWorld) -> None:
+    chain = replace(ARMED, plan=(Plan("gw-b", 4, 3), Plan("gw-c", 5, 4)))
+    three = base("edge", "edge-1", WEB, MAIL)
+    third = replace(
+        three.tunnels[1], name="gw-c", public_key="key-gw-c", slot=2, port=51822,
+        edge_ipv4="10.255.0.9", gateway_ipv4="10.255.0.10", probe_ipv4="10.255.64.3",
+    )  # fmt: skip
+    async with world.running():
+        world.tell(("web", chain), base=replace(three, tunnels=(*three.tunnels, third)))
+        await world.confirmed(chain)
+    (route,) = (r for r in world.kernel.state.routes if r.prefix == PREFIX)
+    await world.kernel.netlink.change_routes([ReplaceRoute(replace(route, device="bgplb-g2"))])
+    world.link.told.clear()
+    async with world.running():
+        report = await world.confirmed(command("gw-c", 5))
+        assert report.executed_plan == 5
+        assert world.kernel.routes_to(PREFIX) == ["bgplb-g2"]
+
+
+async def test_a_plan_that_can_t_be_carried_out_is_not_told_as_done(world: EdgeWorld) -> None:
+    async with armed(world):
+        world.kernel.failing = KernelRefused(errno.ENOSPC, "route")
+        die(world)
+        await eventually(lambda: (r := world.report()) is not None and r.error, "the error")
+        assert "plan carried out" not in [event for event, _ in world.said]
+        assert world.agent._unanswered == set(), "nothing to wait for an answer to"
+
+
+async def test_a_base_that_bird_can_t_have_is_a_problem_and_not_the_end(world: EdgeWorld) -> None:
+    async with armed(world):
+        world.tell(base=replace(base("edge", "edge-1", WEB, MAIL), hold_time_s=1))
+        await eventually(lambda: any("hold" in problem for problem in world.seen().problems), "the problem", 5.0)
+        die(world)
         await world.confirmed(command("gw-b", 4))
