@@ -38,6 +38,8 @@ A folder of manifests states the intent. Each orchestrator is told where it is (
   is passed over.
 - It is read after 200 ms without a change, and **accepted whole or not at all**: with one problem anywhere, the last
   good state stays in force and every problem is logged. An empty folder deletes nothing.
+- A pool that lives and is to get a prefix of a pool that goes keeps its addresses until that one is gone;
+  `bgplb status` says what it waits for.
 - An object is deleted only if a running leader saw it in the folder and then saw it go. A new leader whose folder lacks
   something keeps it and says `IntentMissing`; `bgplb manifests apply DIR --prune` deletes it.
 - `bgplb manifests check DIR` applies the same rules and changes nothing.

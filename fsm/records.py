@@ -338,7 +338,7 @@ class PoolRecord:
     """machines/pool/NAME: one machine.
 
     `owner` holds the pool (or did, until the move is effective); `target` is where it is going; `epoch` numbers the
-    newest owner change, `base_epoch` the one before, in force at the edges while a planned move is being prepared.
+    newest owner change; `base_epoch`, while a planned move is being prepared, the one in force at the edges.
     `addresses` are the prefixes that the epoch was taken for.
     `retries`: deadlines that have passed in this move; each doubles the next one.
     `deadline_s` and `moves_s` are on the clock of `leader` in its `term`, the revision at which the key that makes it

@@ -72,6 +72,8 @@ def applied(state: EdgeState, deltas: list[Delta]) -> EdgeState:
 class EdgeJournal:
     """The file at `path` and its journal. `load` first; after an error in `save` what is on disk is the state before.
 
+    Or the new one, where the file itself was written anew: nothing was done upon it, so to start from it is safe.
+
     Both raise StateFileError, which names the file and what to do.
     """
 

@@ -380,7 +380,7 @@ class NodeAgent:
             instance=self._instance,
             ready=bool(self._preconditions) and all(p.ok for p in self._preconditions),
             preconditions=self._preconditions,
-            # None while nobody had time to answer: an agent that has just started must not seem to have lost its LAN.
+            # 0 while nobody had time to answer: an agent that has just started must not seem to have lost its LAN.
             lan_targets=len(self._neighbours()) if self._reach.judged() else 0,
             lan_reached=len(reached),
             lan_answering=tuple(sorted(reached)[:NAMED_ON_LAN]),

@@ -117,8 +117,7 @@ def settle_memory() -> None:
 async def first_end(*tasks: asyncio.Task[Any]) -> None:
     """Wait until the first of them ends, cancel the others, and raise what it raised.
 
-    Tasks here are for ever: one that ends without an error is a fault too, except the one that waits for a signal,
-    which comes first.
+    Tasks here are for ever, but for the one that waits for a signal.
     """
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
