@@ -87,7 +87,7 @@ class FakeLinux:
         self.ruleset: str | None = None
         self.failing: Exception | None = None
         self.lent: dict[Address, int | None] = {}
-        self.lendings, self._lendings_seen = 0, -1
+        self.lendings = 0
 
     @property
     def state(self) -> KernelState:
@@ -128,11 +128,6 @@ class FakeLinux:
         self.lent[address] = seconds
         self.lendings += 1
         self.add(addresses=[address])
-
-    def lendings_stand_still(self) -> bool:
-        """Whether nothing was lent since this was asked last."""
-        before, self._lendings_seen = self._lendings_seen, self.lendings
-        return before == self.lendings
 
     async def _meanwhile(self) -> None:
         if self.failing is not None:

@@ -29,13 +29,14 @@ from tests.agents.node_world import NodeWorld, node_pool
 WEB = ("192.0.2.0/26",)
 TUNNEL = Address("bgplb-e0", "10.77.0.1/31")
 LASTING = Address("bgplb-e0", "10.77.0.254/32")
+LEND_EVERY_S = 0.02
 LONG = {"ttl_ms": 7000, "renew_every_ms": 2000}
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_module, "CHECK_EVERY_S", 0.05)
-    monkeypatch.setattr(permit_module, "LEND_EVERY_S", 0.02)
+    monkeypatch.setattr(permit_module, "LEND_EVERY_S", LEND_EVERY_S)
 
 
 @pytest.fixture
@@ -72,7 +73,10 @@ async def test_with_little_left_nothing_is_lent_any_more_and_with_none_it_is_tak
         withdrawing(world)
         await eventually(lambda: TUNNEL in world.kernel.lent, "lent")
         world.link.lease_s = 2.9
-        await eventually(lambda: world.kernel.lendings_stand_still(), "no more lending")
+        await asyncio.sleep(LEND_EVERY_S)  # one may be on its way
+        lendings = world.kernel.lendings
+        await asyncio.sleep(5 * LEND_EVERY_S)
+        assert world.kernel.lendings == lendings, "no more lending"
         assert TUNNEL in world.kernel.state.addresses, "the kernel's own count is running"
         world.link.lease_s = 0.0
         await eventually(lambda: TUNNEL not in world.kernel.state.addresses, "taken at once by an agent that lives")
@@ -137,14 +141,16 @@ async def test_a_lease_that_is_too_short_holds_and_says_so(tmp_path: Path) -> No
         withdrawing(world)
         await eventually(lambda: "store-loss" in world.failed(), "not ready")
         assert "lease.ttl_ms" in world.failed()["store-loss"]
-        assert TUNNEL in world.kernel.state.addresses and set(world.kernel.lent.values()) <= {None}
+        await eventually(lambda: world.kernel.lent == {TUNNEL: None}, "given for good")
+        assert TUNNEL in world.kernel.state.addresses
 
 
 async def test_a_group_that_holds_lends_nothing_for_a_time(world: NodeWorld) -> None:
     async with running(world):
         withdrawing(world, "hold")
         await eventually(lambda: (r := world.seen()) is not None and r.ready, f"ready; lacking {world.failed()}")
-        assert set(world.kernel.lent.values()) <= {None} and LASTING not in world.kernel.state.addresses
+        await eventually(lambda: world.kernel.lent == {TUNNEL: None}, "given for good")
+        assert LASTING not in world.kernel.state.addresses
 
 
 class Kernel:
@@ -155,6 +161,7 @@ class Kernel:
     def __init__(self) -> None:
         self.now_s, self.lease_until_s = 100.0, float("-inf")
         self.until_s: dict[Address, float] = {}
+        self.problems = Problems(lambda *_, **__: None)
         self.stands_still_s = 0.0
         """How long the agent is stopped once it has said for how long it lends, and before the kernel hears it."""
 
@@ -177,7 +184,7 @@ class Kernel:
             self.until_s.pop(op.address, None)
 
     def permit(self, ttl_s: float = 6.0) -> Permit:
-        return Permit(cast(Netlink, self), self, Problems(lambda *_, **__: None), self.left_s, ttl_s)
+        return Permit(cast(Netlink, self), self, self.problems, self.left_s, ttl_s)
 
 
 LENT = frozenset({TUNNEL})
@@ -210,22 +217,49 @@ async def test_each_of_many_is_lent_for_what_is_left_when_its_turn_comes() -> No
     assert kernel.until_s and max(kernel.until_s.values()) + SLOWEST_BFD_S <= kernel.lease_until_s
 
 
-async def test_one_address_that_is_refused_keeps_no_other_from_being_lent() -> None:
+async def test_one_address_that_is_refused_keeps_no_other_from_being_lent_and_is_tried_again() -> None:
     kernel, many = Kernel(), frozenset(Address(f"bgplb-e{n}", f"10.77.0.{2 * n + 1}/31") for n in range(3))
     kernel.lease_until_s = kernel.now_s + 8.0
     first = min(many, key=str)
+    refused = {first}
 
-    async def refused(address: Address, seconds: int | None) -> None:
-        if address == first:
+    async def lend(address: Address, seconds: int | None) -> None:
+        if address in refused:
             raise KernelRefused(22, "lend")
         await Kernel.lend(kernel, address, seconds)
 
-    kernel.lend = refused  # type: ignore[method-assign]
-    await kernel.permit().look(many, many)
-    assert set(kernel.until_s) == many - {first}
+    kernel.lend = lend  # type: ignore[method-assign]
+    permit = kernel.permit()
+    await permit.look(many, many)
+    assert set(kernel.until_s) == many - {first} and "permit" in kernel.problems
     kernel.until_s.clear()
-    await kernel.permit().look(many, frozenset())
-    assert set(kernel.until_s) == many - {first}
+    await permit.look(many, frozenset())
+    assert set(kernel.until_s) == many - {first} and "permit" in kernel.problems
+    kernel.until_s.clear()
+    refused.clear()
+    await permit.look(many, frozenset())
+    assert set(kernel.until_s) == {first} and not kernel.problems, "the others were given for good already"
+
+
+async def test_the_end_of_a_tunnel_that_was_away_is_given_for_good_once_more() -> None:
+    kernel = Kernel()
+    permit = kernel.permit()
+    for ends in (LENT, frozenset[Address](), LENT):
+        kernel.until_s.clear()
+        await permit.look(ends, frozenset())
+        assert kernel.until_s == dict.fromkeys(ends, float("inf"))
+
+
+@pytest.mark.parametrize("left_s", [0.1, 2.99])
+async def test_with_too_little_left_it_neither_lends_nor_takes(left_s: float) -> None:
+    kernel = Kernel()
+    kernel.lease_until_s = kernel.now_s + 6.0
+    permit = kernel.permit()
+    await permit.look(LENT, LENT)
+    running = dict(kernel.until_s)
+    kernel.now_s = kernel.lease_until_s - left_s
+    await permit.look(LENT, LENT)
+    assert kernel.until_s == running and TUNNEL in running, "the kernel counts"
 
 
 async def test_what_was_left_for_good_is_taken_once_a_former_lease_must_have_ended() -> None:
