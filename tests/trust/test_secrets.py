@@ -1,7 +1,6 @@
 """Marker secrets, through every command and daemon and their errors: none comes out anywhere."""
 
 import base64
-import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +18,11 @@ from tests.wiring.test_daemons import remembered
 pytestmark = [pytest.mark.root]
 
 
-RAW_KEY = b"marker of a private key".ljust(32, b"\x07")
+RAW_MARKER = "marker of a private key"
+RAW_KEY = RAW_MARKER.encode().ljust(32, b"\x07")
+"""What fills it up is written in many ways, as by JSON: it is looked for without."""
 WIREGUARD_KEY = base64.b64encode(RAW_KEY).decode()
+HALF_KEY = WIREGUARD_KEY[:30]
 TYPED = "marker-typed-where-it-does-not-belong"
 AGENTS = ("edge-agent", "node-agent")
 DAEMONS = ("orchestrator", *AGENTS)
@@ -70,9 +72,9 @@ class Scene:
         """Everything that must not be seen, by name: as text, as hexadecimal, and line by line of a PEM file."""
         found = {
             "typed": TYPED,
-            "wireguard": WIREGUARD_KEY,
+            "wireguard": HALF_KEY,
             "wireguard, hex": RAW_KEY.hex(),
-            "raw": RAW_KEY.decode("latin-1"),
+            "raw": RAW_MARKER,
         }
         found |= {f"password of {user}": word for user, word in self.store.passwords.items()}
         for path in sorted(self.store.folder.glob("*.key")):
@@ -104,10 +106,14 @@ class Scene:
         path.write_text(yaml.safe_dump(settings))
         return path
 
+    def see(self, what: str, text: str) -> None:
+        """This came out there, and what came out before still did."""
+        self.seen[what] = self.seen.get(what, "") + text
+
     def run(self, what: str, *command: str) -> int:
         """A command to its end; all that it prints is kept."""
         done = self.box.run(*BGPLB, *command, check=False)
-        self.seen[what] = done.stdout + done.stderr
+        self.see(what, done.stdout + done.stderr)
         return done.returncode
 
     def start(self, role: str) -> None:
@@ -159,20 +165,22 @@ def look_everywhere(scene: Scene) -> None:
     scene.run("bootstrap again", "etcd", "bootstrap-auth", "--edge", "edge-3", "--config", root)
     for port in (9177, 9178, 9179):
         machine = scene.gateway if port == 9179 else box
-        scene.seen[f"metrics of {port}"] = machine.run(PYTHON, "-c", METRICS, f"http://127.0.0.1:{port}/metrics").stdout
+        told = machine.run(PYTHON, "-c", METRICS, f"http://127.0.0.1:{port}/metrics").stdout
+        scene.see(f"metrics of {port}", told)
     processes = 0
     networks = {box.network, scene.gateway.network}
     for process in Path("/proc").iterdir():
         try:
             if process.name.isdigit() and (process / "ns" / "net").readlink() in networks:
                 for file in ("cmdline", "environ", "comm"):
-                    scene.seen[f"{process.name} {file}"] = (process / file).read_text(errors="replace")
+                    scene.see(f"{process.name} {file}", (process / file).read_text(errors="replace"))
                 processes += 1
         except OSError:
             continue  # it ended meanwhile
     assert processes >= 6
-    scene.seen["store"] = json.dumps(box.run(PYTHON, "-c", DUMP, root).stdout)
-    assert "observed/edge/edge-1/base" in scene.seen["store"]
+    stored = box.run(PYTHON, "-c", DUMP, root).stdout
+    scene.see("store", stored)
+    assert "observed/edge/edge-1/base" in stored
 
 
 DUMP = """
@@ -260,7 +268,7 @@ def go_wrong(scene: Scene) -> None:
         return str(path)
 
     fails("private key readable", 3, wireguard={"private_key_file": file("open.key", WIREGUARD_KEY, 0o644)})
-    fails("private key damaged", 3, wireguard={"private_key_file": file("half.key", WIREGUARD_KEY[:30])})
+    fails("private key damaged", 3, wireguard={"private_key_file": file("half.key", HALF_KEY)})
     fails("private key with more", 3, wireguard={"private_key_file": file("more.key", WIREGUARD_KEY + TYPED)})
     fails("typed as a field", 3, etcd={**fit["etcd"], "password": TYPED})
     fails("typed as a path", 3, wireguard={"private_key_file": TYPED})
@@ -285,7 +293,7 @@ def go_wrong(scene: Scene) -> None:
 def nothing_is_seen(scene: Scene) -> None:
     """No secret in anything that came out."""
     for log in sorted([*scene.box.folder.glob("*.log"), *scene.store.cluster.folder.glob("*.log")]):
-        scene.seen[log.name] = log.read_text(errors="replace")
+        scene.see(log.name, log.read_text(errors="replace"))
     assert len(scene.secrets()) >= 8
     found = {
         f"{name} in {source}"
