@@ -1,7 +1,7 @@
 """The probe's judgement, instant by instant."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataplane.probe_window import SETTLED_AFTER, SILENT_INTERVALS, WINDOW, ProbeWindow, following
@@ -80,11 +80,20 @@ def test_patience_is_four_round_trips_within_bounds(round_trip: float, patience:
     assert window.sent(60, 3.0) - 3.0 == pytest.approx(patience)
 
 
+def test_one_late_answer_does_not_double_the_patience() -> None:
+    window = ProbeWindow(INTERVAL)
+    for n in range(60):
+        window.sent(n, n * INTERVAL)
+        window.answered(n, n * INTERVAL + (0.002 if n < 59 else 0.015))
+    assert 0.009 < window.sent(60, 3.0) - 3.0 < 0.016
+
+
 def test_settled_after_fifty_in_a_row_and_not_after_a_miss() -> None:
     window = answered(SETTLED_AFTER - 1)
     now = SETTLED_AFTER * INTERVAL
     assert not window.evaluate(now).settled
     window.sent(SETTLED_AFTER, now)
+    assert not window.evaluate(now).settled, "it may still be lost"
     window.answered(SETTLED_AFTER, now + ROUND_TRIP)
     assert window.evaluate(now + ROUND_TRIP).settled
     sent = now + INTERVAL
@@ -109,11 +118,36 @@ def test_a_late_answer_unsettles_nothing_and_a_lost_one_for_fifty_questions() ->
     assert window.evaluate(now + ROUND_TRIP).settled
 
 
+def test_what_is_failing_is_not_settled_also_before_anything_is_lost() -> None:
+    """After a delay the next question goes half an interval later: then two are due before one is lost."""
+    window = answered(SETTLED_AFTER)
+    first = SETTLED_AFTER * INTERVAL
+    window.sent(SETTLED_AFTER + 1, first)
+    second = first + INTERVAL / 2
+    judgement = window.evaluate(window.sent(SETTLED_AFTER + 2, second))
+    assert (judgement.word, judgement.settled) == ("failing", False)
+    window.answered(SETTLED_AFTER + 1, second + 0.01)
+    window.answered(SETTLED_AFTER + 2, second + 0.01)
+    assert window.evaluate(second + 0.01).settled
+
+
 def test_when_nobody_asked_for_long_nothing_is_known() -> None:
-    window = answered(10)
-    last = 9 * INTERVAL
-    assert window.evaluate(last + SILENT_INTERVALS * INTERVAL).word == "passing"
-    assert window.evaluate(last + SILENT_INTERVALS * INTERVAL + 0.001).word == "unknown"
+    window = answered(SETTLED_AFTER)
+    last = (SETTLED_AFTER - 1) * INTERVAL
+    before, after = (window.evaluate(last + SILENT_INTERVALS * INTERVAL + late) for late in (-0.001, 0.001))
+    assert (before.word, before.settled) == ("passing", True)
+    assert (after.word, after.settled) == ("unknown", False)
+
+
+def test_whether_all_are_answered_is_known_at_once() -> None:
+    window = answered(2)
+    said = [window.all_answered]
+    for number, now in ((3, 0.1), (4, 0.15)):
+        window.sent(number, now)
+    for number in (4, 3):  # the third may still come
+        window.answered(number, 0.152)
+        said.append(window.all_answered)
+    assert said == [True, False, True]
 
 
 def test_repeated_and_unknown_answers_are_told_apart() -> None:
@@ -129,22 +163,36 @@ def test_the_window_is_bounded() -> None:
     window = ProbeWindow(INTERVAL)
     for n in range(WINDOW * 3):
         window.sent(n, n * INTERVAL)
-    assert window.evaluate(WINDOW * 3 * INTERVAL).missed == WINDOW
+    now = WINDOW * 3 * INTERVAL
+    assert window.evaluate(now).missed == WINDOW
+    assert not window.answered(WINDOW * 2 - 1, now), "forgotten"
+    assert window.answered(WINDOW * 2, now), "the oldest that is known"
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=200))
-def test_word_and_counts_agree_with_a_plain_reading(outcomes: list[bool]) -> None:
+def test_a_full_window_forgets_the_oldest_and_no_younger_one() -> None:
+    window = answered(WINDOW)
+    late = WINDOW * INTERVAL
+    window.sent(WINDOW + 1, late)
+    window.sent(WINDOW + 2, late + INTERVAL)
+    assert window.answered(WINDOW + 1, late + INTERVAL)
+
+
+@example([(False, 1), (True, SETTLED_AFTER), (False, 1), (True, 9)])
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, WINDOW + 10)), min_size=1, max_size=6))
+def test_word_and_counts_agree_with_a_plain_reading(runs: list[tuple[bool, int]]) -> None:
+    outcomes = [outcome for outcome, times in runs for _ in range(times)]
     window = ProbeWindow(INTERVAL)
     for n, outcome in enumerate(outcomes):
         window.sent(n, n * INTERVAL)
         if outcome:
             window.answered(n, n * INTERVAL + ROUND_TRIP)
-    judgement = window.evaluate(len(outcomes) * INTERVAL)
+    judgement = window.evaluate(len(outcomes) * INTERVAL + ROUND_TRIP)
     expected = "passing" if outcomes[-1] else "failing" if outcomes[-2:] == [False, False] else "doubtful"
     assert judgement.word == expected
     run = next((n for n, outcome in enumerate(reversed(outcomes)) if outcome != outcomes[-1]), len(outcomes))
     assert judgement.missed == (0 if outcomes[-1] else min(run, WINDOW))
     assert judgement.good == (min(run, SETTLED_AFTER) if outcomes[-1] else 0)
+    assert judgement.settled == (outcomes[-1] and run >= SETTLED_AFTER)
 
 
 @given(st.floats(0, 1e7), st.floats(0, 0.999), st.sampled_from((0.02, 0.05, 0.3)))
