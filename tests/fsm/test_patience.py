@@ -1,5 +1,7 @@
 """Deadlines that pass again and again: an edge that can't do what it is told is not told ever more."""
 
+from itertools import pairwise
+
 from fsm.core import resume
 from fsm.types import Instant, PoolState
 from tests.fsm.test_moves import THREE
@@ -23,6 +25,17 @@ def test_the_only_candidate_is_waited_for_under_one_number_and_ever_more_patient
     world.run(4)
     assert (world.state, world.machine.owner, world.machine.retries) == (S.ACTIVE_HEALTHY, "gw-b", 0)
     assert world.violations() == []
+
+
+def test_patience_ends_at_half_a_minute() -> None:
+    """Or an edge that is mended after a day would be waited for another day."""
+    world = settled()
+    world.edges["edge-1"].stuck = True
+    world.power_cut("gw-a")
+    mark = len(world.history)
+    world.run(130)
+    passed_ms = [entry.at_ms for entry in world.history[mark:]]
+    assert [(b - a) / 1000 for a, b in pairwise(passed_ms)] == [1, 2, 4, 8, 16, 32, 32, 32]
 
 
 def test_candidates_are_tried_in_turn_and_ever_more_slowly() -> None:

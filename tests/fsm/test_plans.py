@@ -9,7 +9,7 @@ from fsm.desired import EDGE
 from fsm.evaluate import PLANS, next_event
 from fsm.events import Event, PoolEvent
 from fsm.invariants import epochs_have_one_owner
-from fsm.pool_acts import standing
+from fsm.pool_acts import TOLD, standing
 from fsm.records import EdgePool, HistoryEntry, Plan
 from fsm.types import PoolState
 from tests.fsm.test_moves import UNPLANNED, conditions
@@ -331,6 +331,37 @@ def test_a_plan_that_was_replaced_while_the_edge_carried_it_out_is_adopted() -> 
     assert [(e.epoch, e.target) for e in entries(world, E.PLAN_EXECUTED)] == [(2, "gw-b")]
     assert world.machine.owner not in (None, "gw-b"), "drained: it moves on, gently"
     at_rest(world)
+
+
+@pytest.mark.parametrize(
+    ("carried_out", "told_of"),
+    [
+        ((Plan("gw-b", 8, 6),), 8),
+        ((Plan("gw-b", 8, 6), Plan("gw-c", 9, 7)), 8),
+        ((Plan("gw-b", 8, 6), Plan("gw-c", 9, 8)), 9),
+        ((Plan("gw-b", 7, 6),), None),
+        ((Plan("gw-b", 4, 3),), None),
+        ((Plan("gw-b", 10, 6),), None),
+    ],
+    ids=["one", "the oldest first", "of a chain its end", "told already", "too old to know", "in force"],
+)
+def test_which_plan_that_was_carried_out_in_vain_is_told_of(carried_out: tuple[Plan, ...], told_of: int | None) -> None:
+    world = settled()
+    record = replace(world.machine, epoch=10, plan=(), plans_told=(5, 7))
+    report = world.edges["edge-1"].report
+    assert report is not None
+    report = replace(report, epoch=10, carried_out=carried_out)
+    event = next_event(record, replace(world.view(), edge_reports={"edge-1": report}))
+    found = event.epoch if event is not None and event.name == E.PLAN_SUPERSEDED else None
+    assert found == told_of
+
+
+def test_the_oldest_numbers_that_were_told_of_are_forgotten() -> None:
+    world = settled()
+    record = replace(world.machine, epoch=20, plans_told=tuple(range(2, 2 + TOLD)))
+    event = Event(E.PLAN_SUPERSEDED, "in vain", "gw-b", 15, evidence={"edge": "edge-1"})
+    step = handle(record, event, world.instant(), world.counter)
+    assert step.record.plans_told == (*range(3, 2 + TOLD), 15)
 
 
 def test_superseded_by_a_higher_epoch() -> None:

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from fsm.core import handle
+from fsm.events import Event, PoolEvent
 from fsm.records import PoolRecord
 from fsm.types import PoolState
 from tests.fsm.test_orders import held, idle, pending, stranded
@@ -44,6 +46,19 @@ def test_a_plan_that_it_carried_out_and_told_nobody_of_is_outbid() -> None:
     assert edge.fence.highest_epoch > number
     assert edge.points_at == world.machine.owner
     assert world.violations() == []
+
+
+def test_the_number_of_a_plan_is_no_new_one_for_an_edge_that_forgot_the_plan() -> None:
+    """The leader takes over by the plan, which the edge that is there now never had."""
+    world = settled()
+    (plan,) = world.machine.plan
+    world.edge_forgets("edge-1")
+    known = world.machine.edges["edge-1"].incarnation
+    moved = Event(PoolEvent.OWNER_UNFIT, "down", target=plan.target)
+    by_plan = handle(world.machine, moved, world.instant(), world.counter).record
+    assert (by_plan.epoch, by_plan.edges["edge-1"].incarnation) == (plan.epoch, known)
+    without = handle(replace(world.machine, plan=()), moved, world.instant(), world.counter).record
+    assert (without.epoch, without.edges["edge-1"].incarnation) == (world.counter + 1, f"*{known}")
 
 
 @pytest.mark.parametrize("make", [pending, held, idle, stranded], ids=lambda made: made.__name__)

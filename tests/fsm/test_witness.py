@@ -6,7 +6,7 @@ import pytest
 
 from fsm.records import AgentRecord, EdgeReport, GatewayDrain, GatewayWitness, NodeReport, Precondition
 from fsm.types import PROBE_UNFIT_AFTER, Heartbeat, Judgement, Probe, Session
-from fsm.witness import GatewayView, Sight, World, combine, judge, view_gateway
+from fsm.witness import GatewayView, Sight, World, combine, judge, lan_is_lost, view_gateway
 from tests.fsm.world import ModelWorld
 
 J = Judgement
@@ -168,6 +168,46 @@ def test_edge_without_a_report_is_no_judgement() -> None:
 def test_suspect_counts_its_age() -> None:
     view = gw_a(world(nodes={"gw-a": Sight(Heartbeat.STALE, 1.5), "gw-b": FRESH_SIGHT}))
     assert view.judgement is J.SUSPECT and view.suspect_s == 1.5 and view.serves
+
+
+# ---- several edges -----------------------------------------------------------------------------------------------
+
+TWO = ModelWorld(edges=("edge-1", "edge-2")).group
+DEAD = GatewayWitness("down", "failing", PROBE_UNFIT_AFTER)
+
+
+def at_two(*reports: EdgeReport | None, **changes: object) -> World:
+    """Each of two edges reports that, or has not reported yet."""
+    told = {f"edge-{number}": report for number, report in enumerate(reports, 1) if report is not None}
+    return world(edges=dict.fromkeys(("edge-1", "edge-2"), FRESH_SIGHT), edge_reports=told, **changes)
+
+
+def report(gw_a: GatewayWitness, gw_b: GatewayWitness = GOOD) -> EdgeReport:
+    return EdgeReport("1", {"gw-a": gw_a, "gw-b": gw_b}, "up")
+
+
+def test_an_edge_that_has_not_reported_yet_is_not_cut_off() -> None:
+    """It may see the gateway well in a moment: the other edge alone decides nothing."""
+    assert view_gateway("gw-a", TWO, at_two(report(DEAD), None)).judgement is J.NONE
+    assert view_gateway("gw-a", TWO, at_two(report(DEAD), report(DEAD, DEAD))).judgement is J.DEAD, "this one is"
+
+
+def test_where_it_is_down_is_told_only_if_it_is_not_so_everywhere() -> None:
+    assert view_gateway("gw-a", TWO, at_two(report(DEAD), report(GOOD))).down_at == ("edge-1",)
+    assert view_gateway("gw-a", TWO, at_two(report(DEAD), report(DEAD))).down_at == ()
+
+
+def test_evidence_of_several_edges_names_those_that_say_something() -> None:
+    held_back = replace(DEAD, reason="Hold timer expired")
+    evidence = view_gateway("gw-a", TWO, at_two(report(GOOD), report(held_back))).evidence
+    assert evidence["session"] == "edge-1 up, edge-2 down"
+    assert evidence["session_reason"] == "edge-2 Hold timer expired"
+
+
+def test_an_edge_that_is_cut_off_makes_nobodys_word_on_the_lan_worthless() -> None:
+    reports = node(lan_reached=0)
+    assert lan_is_lost("gw-a", TWO, at_two(report(GOOD), report(DEAD, DEAD), node_reports=reports))
+    assert not lan_is_lost("gw-a", TWO, at_two(report(GOOD), report(GOOD, DEAD), node_reports=reports))
 
 
 # ---- the cluster LAN ---------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import pytest
 
 from fsm.invariants import epochs_have_one_owner, epochs_rise
 from fsm.records import AgentBase
+from orchestrator.store.records import encode
 from tests.contract.store.fake import FakeStore
 from tests.leader.model import KEYS, MAIL, WEB, World, group, other, settled
 
@@ -145,11 +146,14 @@ async def test_a_deleted_pool_leaves_no_key() -> None:
     leader.offer()
     await world.round(leader, ticks=4)
     left = {key.split("/")[3] for key in world.present()} - {"agents", "heartbeats", "leader"}
-    assert left <= {"counter", "spec", "observed", "desired"}, world.present()
-    told = {key: world.read(key, AgentBase) for key in world.present("desired")}
-    assert set(told.values()) <= {AgentBase()}, "each agent is told that it is let go: a key that is gone says nothing"
+    assert left == {"counter", "spec", "observed"}, world.present()
+    agents = [("edge", "edge-1"), ("node", "gw-a"), ("node", "gw-b")]
+    for agent in agents:
+        log = (change for _, changes in world.server.log for change in changes)
+        told = [change.value for change in log if change.key == KEYS.desired_base(*agent)]
+        assert told[-2:] == [encode(AgentBase()), None], "told that it is let go: a key that is gone says nothing"
     assert [gateway.tunnels for gateway in world.gateways.values()] == [0, 0]
-    assert all("/spec/Identity/" in key for key in world.present("spec")), world.present("spec")
+    assert world.present("spec") == [KEYS.spec("Identity", f"{role}.{name}") for role, name in agents]
 
 
 async def test_a_pool_that_comes_back_after_its_deletion_starts_anew_above_its_old_numbers() -> None:
@@ -302,3 +306,19 @@ async def test_agents_that_are_silent_while_the_store_speaks_are_old() -> None:
         await leader.turn()
     assert {"EdgeUnreachable", "NoStandby"} <= {c.type for c in world.machine().conditions}
     assert world.machine().state == "ActiveHealthy"
+
+
+async def test_preempt_counts_from_when_the_first_choice_was_ready_again() -> None:
+    world, leader = await settled(group(preempt=True, preempt_delay_s=30.0), WEB)
+    first = world.machine().owner
+    assert first is not None
+    world.power_cut(first)
+    await world.round(leader, ticks=4)
+    assert world.machine().owner == other(first)
+    world.clock.seconds += 60.0
+    world.power_on(first)
+    await world.round(leader, ticks=16)
+    assert world.machine().owner == other(first), "it was ready for long, but not since then"
+    world.clock.seconds += 30.0
+    await world.round(leader, ticks=4)
+    assert world.machine().owner == first and world.machine().last_move["cause"] == "preempt"

@@ -168,6 +168,35 @@ async def test_one_late_answer_concerns_no_pool_at_rest(monkeypatch: pytest.Monk
     assert len(await tell(settled=False)) == MANY, "a gateway that is no longer ready concerns all"
 
 
+async def test_how_long_a_gateway_is_suspect_concerns_no_pool_until_it_is_long_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, leader, _ = await accepted()
+    leader.sync()
+    await leader.loop.turn()
+    settled: list[str] = []
+
+    def noted(name: str, *_: Any) -> tuple[None, int]:
+        settled.append(name)
+        return None, 0
+
+    monkeypatch.setattr(leader.loop._settler, "settle", noted)
+
+    async def silent_for(seconds: float) -> int:
+        """Only the agent of gw-a is; so many pools are looked at in the turn after that."""
+        settled.clear()
+        world.clock.seconds = began_s + seconds
+        for role, name in (("edge", "edge-1"), ("node", "gw-b")):
+            world.put(KEYS.heartbeat(role, name), {"seq": world.clock.seconds})
+        leader.sync()
+        await leader.loop.turn()
+        return len(settled)
+
+    began_s = world.clock.seconds
+    looked_at = [await silent_for(seconds) for seconds in (0.5, 1.5, 2.5, 4.9, 5.1, 6.0)]
+    assert looked_at == [0, MANY, 0, 0, MANY, 0], "as it becomes suspect, and when one may move for that"
+
+
 async def test_a_turn_that_fails_half_way_is_finished_by_the_next() -> None:
     world, leader, store = await accepted()
     world.power_cut("gw-a")
