@@ -10,7 +10,7 @@ import pytest
 from fsm.records import EdgePoolReport, EdgeReport
 from orchestrator.agents.reports import Reports
 from orchestrator.store.lease import Session
-from orchestrator.store.port import MAX_TXN_OPS, Guard, Indeterminate, ModifiedAt, Op, TxnResult
+from orchestrator.store.port import MAX_TXN_OPS, Delete, Guard, Indeterminate, ModifiedAt, Op, Snapshot, TxnResult
 from orchestrator.store.records import decode
 from tests.agents.fakes import KEYS
 from tests.contract.store.clocks import VirtualClock
@@ -236,3 +236,64 @@ async def test_a_new_lease_gets_everything_anew(desk: Desk) -> None:
     desk.reports.forget_written()
     await desk.clock.settle()
     assert desk.epochs() == dict.fromkeys(POOLS, 1)
+
+
+async def test_only_what_is_below_the_prefix_is_looked_after(desk: Desk) -> None:
+    desk.reports.set(BASE, EdgeReport("i-1"))
+    tell(desk, 1, POOLS[:3])
+    await desk.clock.settle()
+    below = f"{KEYS.observed_prefix('edge', 'edge-1')}pool/"
+    assert await desk.reports.verify(below) == 0
+    desk.server.commit([Delete(POOLS[0]), Delete(BASE)])
+    assert await desk.reports.verify(below) == 1
+    await desk.clock.settle()
+    assert POOLS[0] in desk.server.items and BASE not in desk.server.items
+
+
+async def test_what_is_written_while_it_is_looked_after_is_not_taken_for_another_hands(desk: Desk) -> None:
+    tell(desk, 1, POOLS[:2])
+    await desk.clock.settle()
+    through = desk.store.list
+
+    async def slow(prefix: str) -> Snapshot:
+        tell(desk, 2, POOLS[:1])
+        await desk.clock.settle()
+        return await through(prefix)
+
+    desk.store.list = slow  # type: ignore[method-assign]
+    assert await desk.reports.verify(KEYS.observed_prefix("edge", "edge-1")) == 0
+
+
+@pytest.mark.parametrize("refused", [True, False], ids=["refused", "unanswered"])
+async def test_a_guard_that_may_not_hold_is_renewed_once_for_all_that_were_written_under_it(refused: bool) -> None:
+    clock = VirtualClock()
+    server = FakeEtcd(clock)
+    store, agent = Counting(server), KEYS.agent("edge", "edge-1")
+    current = [await store.put(agent, b"registered")]
+    if refused:
+        await store.put(agent, b"another hand's")
+    store.silent = 0 if refused else 2
+    renewed: list[int] = []
+
+    async def renew() -> None:
+        current[0] = await store.put(agent, b"registered anew")
+        renewed.append(current[0])
+
+    session = Session(store, clock, 3000, 1000, lambda: 1)
+    await session.open()
+    reports = Reports(store, session, clock, BASE, lambda: (ModifiedAt(agent, current[0]),), renew)
+    reports.set(POOLS[0], EdgePoolReport(1, "gw-a"))
+    store.open.clear()
+    task = asyncio.create_task(reports.run())
+    await clock.settle()
+    reports.set(BASE, EdgeReport("i-1"))
+    await clock.settle()
+    assert len(renewed) == 1
+    store.open.set()
+    await clock.advance(1.0)
+    assert len(renewed) == 1, "the other write was under the old guard"
+    assert {BASE, POOLS[0]} <= server.items.keys()
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    await server.close()

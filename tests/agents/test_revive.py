@@ -111,3 +111,20 @@ async def test_a_device_that_is_gone_is_somebody_elses_trouble(clock: Clock, tun
     tunnel.there = True
     await looks(reviver, clock, SILENT_S - LOOK_S)
     assert tunnel.done == [], "made anew, it has just begun to listen"
+
+
+async def test_silent_are_also_those_without_a_peer_and_those_that_can_not_be_read(
+    tunnel: Tunnel, reviver: Reviver
+) -> None:
+    async def silent() -> frozenset[str]:
+        await reviver.look({"bgplb-e0": WHOLE})
+        return reviver.silent
+
+    assert await silent() == frozenset()
+    tunnel.present = False
+    assert await silent() == {"bgplb-e0"}
+    tunnel.present = True
+    assert await silent() == frozenset()
+    tunnel.there = False
+    assert await silent() == {"bgplb-e0"}
+    assert tunnel.done == []

@@ -62,10 +62,11 @@ def test_a_line_longer_than_the_pipe_is_cut_and_the_next_one_begins_anew(pipe: t
     stream = LossyStream(writer)
     stream.write("x" * (3 * SMALL) + "\n")
     assert stream.lost == 1
+    stream.write("nothing of this is taken\n")
     (torn,) = drained(reader)
     assert set(torn) == {"x"}
     stream.write("next\n")
-    assert drained(reader) == ["", '{"event":"lines of the log were lost","lines":1,"level":"warning"}', "next"]
+    assert drained(reader) == ["", '{"event":"lines of the log were lost","lines":2,"level":"warning"}', "next"]
 
 
 def test_a_reader_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:

@@ -139,3 +139,22 @@ def test_an_orchestrator_that_has_just_started_is_not_asked_what_it_knows(
     answers[12] = empty
     with pytest.raises(Unreachable, match="orch-2 has just started"):
         observe.replica(world, {"cmd": cmd})
+
+
+def test_the_first_orchestrator_that_answers_is_believed_and_why_the_others_do_not_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: dict[int, dict[str, Any]] = {11: {"error": "no such pool"}, 13: {"age_ms": 0, "machines": []}}
+
+    def ask(path: str, _request: dict[str, Any]) -> dict[str, Any]:
+        pid = int(path.split("/")[2])
+        if pid not in answers:
+            raise Unreachable(f"{pid} is silent")
+        return answers[pid]
+
+    monkeypatch.setattr(control, "ask_socket", ask)
+    world = cast(World, SimpleNamespace(pids=lambda: {"orch-1": 11, "orch-2": 12, "orch-3": 13}))
+    assert observe.replica(world, {"cmd": "dump"}) == answers[13]
+    world = cast(World, SimpleNamespace(pids=lambda: {"orch-1": 11, "orch-2": 12}))
+    with pytest.raises(Unreachable, match="orch-1: no such pool; 12 is silent; orch-3 is off"):
+        observe.replica(world, {"cmd": "dump"})

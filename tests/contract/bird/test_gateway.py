@@ -111,6 +111,18 @@ async def test_who_started_or_configured_it_since_disturbed_it(gateway: Gateway,
     assert not await applier.undisturbed()
 
 
+async def test_enabling_sessions_tells_which_were_off_and_a_bird_that_does_not_answer_is_no_error(
+    gateway: Gateway, applier: Applier, bird: Bird
+) -> None:
+    assert await applier.enable_sessions() == ()
+    assert await applier.enable_sessions("edge-9") == (), "it does not know that one"
+    await bird.disable(GATEWAY_SESSION)
+    assert await applier.enable_sessions("edge-1") == ("edge-1",)
+    assert await applier.enable_sessions("edge-1") == ()
+    await gateway.kill()
+    assert await applier.enable_sessions("edge-1") == ()
+
+
 async def test_a_reload_names_each_pool_a_few_times_only(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once it named all of them for each of them: with a thousand pools that was seconds of work."""
     gateway = FakeGateway(short_folder)
