@@ -13,6 +13,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from dataplane.errors import KernelRefused, KernelTimeout
@@ -144,19 +145,22 @@ class RouteEvents:
             self._socket = None
 
     def _open(self) -> None:
-        try:
-            with entered(self._namespace):
-                sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE)
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, self._rcvbuf_bytes)
-            sock.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
-            sock.bind((0, 0))  # before the memberships: it would clear them
-            for group in GROUPS:
-                sock.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
-        except OSError as error:
-            raise KernelRefused(error.errno or 0, "to subscribe to route events") from error
+        with ExitStack() as unless_it_goes_well:
+            try:
+                with entered(self._namespace):
+                    sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE)
+                unless_it_goes_well.callback(sock.close)
+                sock.setblocking(False)
+                sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, self._rcvbuf_bytes)
+                sock.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
+                sock.bind((0, 0))  # before the memberships: it would clear them
+                for group in GROUPS:
+                    sock.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
+            except OSError as error:
+                raise KernelRefused(error.errno or 0, "to subscribe to route events") from error
+            self._readable = Readable(sock.fileno(), self._on_readable)
+            unless_it_goes_well.pop_all()
         self._socket = sock
-        self._readable = Readable(sock.fileno(), self._on_readable)
         self._begin_dump()
 
     def _reopen(self) -> None:

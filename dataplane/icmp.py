@@ -92,8 +92,15 @@ class EchoSocket:
         return sock
 
     def listen(self, on_readable: Callable[[], None]) -> None:
-        """Be called from the event loop when there may be answers to :meth:`receive`, until the socket is closed."""
-        self._readable = Readable(self._socket.fileno(), on_readable)
+        """Be called from the event loop when there may be answers to :meth:`receive`, until the socket is closed.
+
+        Raises KernelRefused, with the socket closed.
+        """
+        try:
+            self._readable = Readable(self._socket.fileno(), on_readable)
+        except KernelRefused:
+            self.close()
+            raise
 
     def renew_identifier(self) -> None:
         """Ask under another ICMP identifier from now on: to every connection tracker on the way a new connection.

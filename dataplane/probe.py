@@ -139,8 +139,9 @@ class Prober:
         return due and self._small.evaluate(self._clock.now()).missed >= RENEW_AFTER_MISSED
 
     def _open(self) -> None:
-        self._socket = EchoSocket(self._source, self._destination, self._device, self._namespace)
-        self._socket.listen(self._readable)
+        opened = EchoSocket(self._source, self._destination, self._device, self._namespace)
+        opened.listen(self._readable)
+        self._socket = opened
 
     def _readable(self) -> None:
         self._collect()

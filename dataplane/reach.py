@@ -103,8 +103,9 @@ class Reach:
         v6 = ":" in address
         try:
             if v6 not in self._sockets:
-                self._sockets[v6] = EchoSocket(self._source, address, self._device, self._namespace)
-                self._sockets[v6].listen(self._readable)
+                opened = EchoSocket(self._source, address, self._device, self._namespace)
+                opened.listen(self._readable)
+                self._sockets[v6] = opened
             if self._sockets[v6].send(address, self._round):
                 self._sockets.pop(v6).close()
         except KernelRefused:

@@ -4,6 +4,8 @@ import asyncio
 import select
 from collections.abc import Callable
 
+from dataplane.errors import KernelRefused
+
 
 class Readable:
     """`on_readable` is called from the event loop for as long as there is something to read, or an error to fetch.
@@ -13,8 +15,12 @@ class Readable:
     """
 
     def __init__(self, descriptor: int, on_readable: Callable[[], None]) -> None:
-        self._epoll = select.epoll()
-        self._epoll.register(descriptor, select.EPOLLIN)
+        """Raises KernelRefused, as where no descriptor is left for it: who opened the socket then closes it."""
+        try:
+            self._epoll = select.epoll()
+            self._epoll.register(descriptor, select.EPOLLIN)
+        except OSError as error:
+            raise KernelRefused(error.errno or 0, "to watch a socket") from error
         asyncio.get_running_loop().add_reader(self._epoll.fileno(), on_readable)
 
     def close(self) -> None:

@@ -2,15 +2,21 @@
 
 import asyncio
 import errno
+import select
 import socket
 from collections.abc import Iterator
 from ipaddress import ip_address
 
 import pytest
 
+from dataplane.errors import KernelRefused
+from dataplane.events import RouteEvents
+from dataplane.icmp import EchoSocket
 from dataplane.namespace import entered
+from dataplane.probe import Prober
+from dataplane.reach import Reach
 from dataplane.readable import Readable
-from tests.contract.kernel.conftest import inside
+from tests.contract.kernel.conftest import BoottimeClock, eventually, inside
 
 RTMGRP_IPV4_IFADDR = 0x10
 TIGHT_BYTES = 2048
@@ -76,3 +82,52 @@ async def test_what_was_not_read_yet_is_told_again(namespace: str, ear: Ear) -> 
     await asyncio.sleep(0.1)
     assert len(ear.heard) == 3
     readable.close()
+
+
+@pytest.fixture
+def exhausted(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """No descriptor is left to watch a socket with, until it is undone."""
+
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(select, "epoll", refuse)
+        yield patch
+
+
+async def test_probes_go_on_when_there_are_descriptors_again(exhausted: pytest.MonkeyPatch) -> None:
+    prober = Prober("lo", "127.0.0.1", "127.0.0.1", 20, BoottimeClock(), lambda _: None)
+    reach = Reach(BoottimeClock())
+    reach.watch(["127.0.0.1"], 20)
+    running = [asyncio.create_task(asks.run()) for asks in (prober, reach)]
+    await asyncio.sleep(0.1)
+    assert prober.evaluate().send_errno == errno.EMFILE
+    assert reach.reached() == frozenset()
+    exhausted.undo()
+    await eventually(lambda: prober.evaluate().judgement.last_answered_s is not None, "an answer to the probe")
+    await eventually(reach.reached, "an answer on the LAN")
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_a_socket_that_can_t_be_watched_is_closed(exhausted: pytest.MonkeyPatch) -> None:
+    sock = EchoSocket(None, "127.0.0.1")
+    with pytest.raises(KernelRefused, match="EMFILE"):
+        sock.listen(lambda: None)
+    assert sock._socket.fileno() == -1
+
+
+async def test_an_agent_whose_routes_can_t_be_watched_is_told(
+    namespace: str, exhausted: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = RouteEvents(4711, lambda _: None, lambda: None, namespace)
+    refusing = select.epoll
+    exhausted.undo()
+    await events.start()
+    monkeypatch.setattr(select, "epoll", refusing)
+    events._reopen()  # as after an overrun
+    with pytest.raises(KernelRefused, match="EMFILE"):
+        await asyncio.wait_for(events.until_broken(), 1)
+    events.close()
