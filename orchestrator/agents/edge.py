@@ -377,7 +377,10 @@ class EdgeAgent:
         async with self._kernel_turn:
             awaited = {*self._moves.lingering, *self._orders}
             commands = project.commands(self._state)
-            await self._moves.audit({pool: c for pool, c in commands.items() if pool not in awaited})
+            audited = {pool: command for pool, command in commands.items() if pool not in awaited}
+            await self._moves.audit(audited)
+            # A plan that the kernel had refused is true only now.
+            self._arrive(pool for pool in audited if not self._moves.at(pool).error)
 
     def on_session(self, _gateway: str) -> None:
         """A session's word may have changed; called from inside the netlink reader when one falls."""

@@ -316,6 +316,17 @@ async def test_a_plan_that_can_t_be_carried_out_is_not_told_as_done(world: EdgeW
         assert world.agent._unanswered == set(), "nothing to wait for an answer to"
 
 
+async def test_a_plan_that_the_kernel_takes_later_ends_its_outage_then(world: EdgeWorld) -> None:
+    """And not with the next command, which may come hours afterwards."""
+    async with armed(world) as agent:
+        world.kernel.failing = KernelRefused(errno.ENOSPC, "route")
+        die(world)
+        await eventually(lambda: (r := world.report()) is not None and r.error, "the error")
+        world.kernel.failing = None
+        await world.confirmed(command("gw-b", 4))
+        assert agent._unanswered == {"web"}
+
+
 async def test_a_base_that_bird_can_t_have_is_a_problem_and_not_the_end(world: EdgeWorld) -> None:
     async with armed(world):
         world.tell(base=replace(base("edge", "edge-1", WEB, MAIL), hold_time_s=1))
