@@ -55,9 +55,10 @@ def carried_out(
 
 
 def _targets(command: EdgePool) -> list[str]:
-    """Whom the plans of the chain point at, one after the other."""
+    """Whom the plans of the chain point at, one after the other; numbers only rise, or there would be no end."""
     targets: list[str] = []
     while (plan := next_plan(command)) is not None:
         targets.append(plan.target)
-        command = replace(command, epoch=plan.epoch)
+        rest = tuple(later for later in command.plan if later.epoch > plan.epoch)
+        command = replace(command, epoch=plan.epoch, plan=rest)
     return targets

@@ -12,10 +12,12 @@ import pytest
 from birdctl.errors import BirdUnreachable
 from dataplane.diff import ReplaceRoute
 from dataplane.errors import KernelRefused
+from fsm.fence import Accepted
 from fsm.records import EdgePool, Plan
 from orchestrator.agents import edge as edge_module
 from orchestrator.agents.edge import EdgeAgent
 from orchestrator.agents.edge_state import EdgeState
+from orchestrator.agents.plans import carried_out
 from orchestrator.agents.statefile import StateFileError
 from tests.agents.edge_world import EdgeWorld, command
 from tests.agents.fakes import KEYS, MAIL, WEB, base, eventually
@@ -305,6 +307,14 @@ async def test_a_chain_of_which_nothing_reached_the_disk_is_found_whole(world: E
         report = await world.confirmed(command("gw-c", 5))
         assert report.executed_plan == 5
         assert world.kernel.routes_to(PREFIX) == ["bgplb-g2"]
+
+
+@pytest.mark.parametrize("plan", [(Plan("gw-b", 3, 3),), (Plan("gw-b", 4, 3), Plan("gw-a", 3, 4))])
+def test_a_chain_that_bites_its_own_tail_has_an_end(plan: tuple[Plan, ...]) -> None:
+    held = {"web": Accepted(replace(ARMED, plan=plan), 101)}
+    devices = {"gw-a": "bgplb-g0", "gw-b": "bgplb-g1"}
+    assert carried_out(held, dict.fromkeys(WEB, "bgplb-g2"), devices) == []
+    assert carried_out(held, dict.fromkeys(WEB, "bgplb-g1"), devices) == ["web"]
 
 
 async def test_a_plan_that_can_t_be_carried_out_is_not_told_as_done(world: EdgeWorld) -> None:
