@@ -7,7 +7,7 @@ import pytest
 from bgplb_lab import absence, control, faults, observe, roles, topology
 from bgplb_lab.absence import Absence, Without
 from bgplb_lab.checks import UNPLANNED
-from bgplb_lab.errors import Unreachable
+from bgplb_lab.errors import RefusedByState, Unreachable
 from bgplb_lab.probes import Prober, RouteWatch
 from bgplb_lab.scenario import EDGE, OWNER, cut_and_return
 from bgplb_lab.world import World
@@ -24,7 +24,7 @@ def another_leads(lab: World, first: str) -> bool | None:
     """True once an orchestrator other than `first` leads, None before."""
     try:
         return True if roles.leader(lab) != first else None
-    except Unreachable:
+    except (Unreachable, RefusedByState):  # between two leaders there is none
         return None
 
 
