@@ -96,26 +96,29 @@ class Recollection:
 
     async def recognise(self, store: Store) -> bool:
         """Look at the store: whether it is the one. Raises what reads of the store raise, and RecordError."""
+        before = self.memory  # while the answer is on its way, `saw` may hear of what is newer than it
         kv = await store.get(self._keys.meta)
         meta = decode(kv.value, Meta, kv.key) if kv is not None else None
         snapshot = await store.list(self._ground)
         self.looks += 1
-        verdict = judge(self.memory, meta, snapshot.cluster_id, snapshot.revision)
+        verdict = judge(before, meta, snapshot.cluster_id, snapshot.revision)
         if isinstance(verdict, str):
             self.refusal = verdict
-            if snapshot.cluster_id == self.memory.cluster_id and snapshot.revision < self.memory.revision:
+            if snapshot.cluster_id == before.cluster_id and snapshot.revision < before.revision:
                 self.memory = replace(self.memory, went_back=True)
             await self.write()
             return False
         self.refusal = ""
         if self._blank() and not verdict.born_revision:
             verdict = replace(verdict, born_revision=snapshot.revision)
-        if self.memory.cluster_id and (
-            verdict.cluster_id != self.memory.cluster_id
-            or verdict.revision < self.memory.revision
-            or self.memory.generation not in ("", verdict.generation)
+        if before.cluster_id and (
+            verdict.cluster_id != before.cluster_id
+            or verdict.revision < before.revision
+            or before.generation not in ("", verdict.generation)
         ):
             self.adoptions += 1
+        else:
+            verdict = replace(verdict, revision=max(verdict.revision, self.memory.revision))
         self.memory = verdict
         await self.write()
         return True

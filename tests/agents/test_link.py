@@ -348,3 +348,27 @@ async def test_a_store_that_is_found_to_be_another_over_a_lost_answer_is_not_obe
     net.server.commit([Put(DESIRED, b"{}")])
     await net.clock.advance(3.0)
     assert linked.told == []
+
+
+async def test_a_store_that_goes_on_while_it_is_looked_at_did_not_go_back(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look is as of a moment; a heartbeat may be confirmed after that and before the look's answer is there."""
+    found(net, "one")
+    linked = net.start()
+    await net.clock.advance(1.0)
+    read = linked.store.list
+
+    async def slow(prefix: str) -> Snapshot:
+        snapshot = await read(prefix)
+        await net.clock.sleep(1.0)
+        return snapshot
+
+    monkeypatch.setattr(linked.store, "list", slow)
+    linked.store.lose_answer = "applied"
+    linked.report(EdgeReport("i-1"))
+    await net.clock.advance(3.0)
+    memory = linked.link._recollection.memory
+    assert (linked.link.refusal, memory.went_back) == ("", False)
+    assert "the store is not obeyed" not in linked.said
+    assert memory.revision >= net.server.revision - 4, "what was seen meanwhile is not forgotten"
