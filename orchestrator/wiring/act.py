@@ -73,22 +73,23 @@ def sysctls(config: Agent) -> Sysctls:
     return Sysctls(store=SysctlStore(config.state_dir / "sysctls.json"))
 
 
-async def wireguard_for(config: Agent, netlink: Netlink) -> WireGuard:
+async def wireguard_for(config: Agent, netlink: Netlink, namespace: str | None = None) -> WireGuard:
     """The back end that the configuration asks for; `auto` takes the kernel's where it is.
 
     But a module that was loaded since must not cost an agent the tunnels that wireguard-go made: `auto` keeps to those.
+    `netlink` must speak to the same namespace.
     """
     backend, prefix = config.wireguard.backend, config.wireguard.interface_prefix
     if backend == "userspace":
-        return UserspaceWireGuard(netlink)
+        return UserspaceWireGuard(netlink, namespace)
     if await kernel_has_wireguard(netlink, f"{prefix}test"):
-        kernel = KernelWireGuard(netlink)
+        kernel = KernelWireGuard(netlink, namespace)
         if backend == "kernel" or not await made_otherwise(netlink, kernel, prefix):
             return kernel
         await kernel.close()
     if backend == "kernel":
         raise FeatureMissing("this kernel has no WireGuard: load the module, or set wireguard.backend to userspace")
-    return UserspaceWireGuard(netlink)
+    return UserspaceWireGuard(netlink, namespace)
 
 
 async def machine(config: Agent, clock: BootClock) -> Machine:

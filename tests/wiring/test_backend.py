@@ -10,7 +10,6 @@ import pytest
 
 from dataplane.errors import Conflict, FeatureMissing
 from dataplane.keys import ensure_private_key
-from dataplane.namespace import entered
 from dataplane.netlink import Netlink
 from dataplane.programs import path_of
 from dataplane.wireguard_kernel import KernelWireGuard
@@ -70,13 +69,12 @@ async def test_auto_keeps_to_wireguard_go_while_its_tunnels_are_there(
     program = UserspaceWireGuard(netlink, namespace)
     await program.ensure_device(device, key, None, 1280, "bgplb:edge-1")
     try:
-        with entered(namespace):
-            assert isinstance(await wireguard_for(config("auto", tmp_path), netlink), UserspaceWireGuard)
-            if kernel_has_it(namespace):
-                kernel = await wireguard_for(config("kernel", tmp_path), netlink)
-                with pytest.raises(Conflict, match=f"{device} was made by wireguard-go"):
-                    await kernel.ensure_device(device, key, None, 1280, "bgplb:edge-1")
-                await kernel.close()
+        assert isinstance(await wireguard_for(config("auto", tmp_path), netlink, namespace), UserspaceWireGuard)
+        if kernel_has_it(namespace):
+            kernel = await wireguard_for(config("kernel", tmp_path), netlink, namespace)
+            with pytest.raises(Conflict, match=f"{device} was made by wireguard-go"):
+                await kernel.ensure_device(device, key, None, 1280, "bgplb:edge-1")
+            await kernel.close()
         assert (await program.read(device)).listen_port
     finally:
         await program.close()
