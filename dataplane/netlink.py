@@ -211,8 +211,8 @@ class Netlink:
         An interface that is not there is no error: neither are its sessions. Raises KernelRefused, KernelTimeout.
         """
         interface, lifetime = ip_interface(address.cidr), _FOR_GOOD if seconds is None else seconds
-        fields = {"address": str(interface.ip), "prefixlen": interface.network.prefixlen}
-        fields |= {"preferred": lifetime, "valid": lifetime}
+        prefix = {"address": str(interface.ip), "prefixlen": interface.network.prefixlen}
+        fields = {**prefix, "preferred": lifetime, "valid": lifetime}
         await self._call(
             f"lend {address}",
             lambda ip: ip.addr("replace", index=self._index(address.device), **fields),

@@ -86,7 +86,7 @@ class EdgeAgent:
         self._told = False
         """Whether the store has said what this edge is: an edge that knows nothing must not tidy up."""
         self._unanswered: set[str] = set()
-        """Pools whose move was after an outage that is not known to be over."""
+        """Pools whose move was after an outage that is not known to be over: not to look at a thousand each time."""
         self._acting: set[str] = set()
         self._acting_s = 0.0
         self._heard = Heard(clock, lambda: self._state.fence.pools, lambda: bool(self._acting), self._report_pools)

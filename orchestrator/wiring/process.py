@@ -55,10 +55,7 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
-def run(
-    main: Coroutine[Any, Any, int],
-    privileges: Privileges | None = None,
-) -> int:
+def run(main: Coroutine[Any, Any, int], privileges: Privileges | None = None) -> int:
     """Run a daemon's coroutine; what it can't go on with becomes one log line and an exit code.
 
     With `privileges` the whole process first gives up all others, for good. The event loop is uvloop's: a daemon at

@@ -133,14 +133,18 @@ async def test_what_changes_while_it_is_written_is_written_again(desk: Desk) -> 
     assert desk.pools()[1] == [POOLS[0], *POOLS[3:5]]
 
 
-async def test_an_old_report_that_arrives_after_a_newer_one_is_mended(desk: Desk) -> None:
-    """The urgent report takes the newer one along while the older is under way, and overtakes it."""
+async def overtake(desk: Desk) -> None:
+    """While an older report is under way, the urgent one takes the newer one along."""
     desk.store.open.clear()
     tell(desk, 1, POOLS[:1])
     await desk.clock.settle()
     tell(desk, 2, POOLS[:1])
     desk.reports.set(BASE, EdgeReport("i-1"))
     await desk.clock.settle()
+
+
+async def test_an_old_report_that_arrives_after_a_newer_one_is_mended(desk: Desk) -> None:
+    await overtake(desk)
     assert desk.epochs() == {POOLS[0]: 2}
     desk.store.open.set()
     await desk.clock.settle()
@@ -158,12 +162,7 @@ async def test_an_answer_that_comes_after_a_newer_ones_is_not_taken_for_the_last
         return result
 
     desk.store.txn = slow  # type: ignore[method-assign]
-    desk.store.open.clear()
-    tell(desk, 1, POOLS[:1])
-    await desk.clock.settle()
-    tell(desk, 2, POOLS[:1])
-    desk.reports.set(BASE, EdgeReport("i-1"))
-    await desk.clock.settle()
+    await overtake(desk)
     desk.store.open.set()
     await desk.clock.settle()
     answer.set()

@@ -9,7 +9,7 @@ from birdctl.client import BirdClient
 from birdctl.commands import Bird
 from birdctl.errors import BirdFileUnwritable
 from birdctl.render import Announcements
-from tests.contract.store.clocks import BootClock
+from orchestrator.clock import BootClock
 
 
 async def test_a_file_that_can_not_be_written_is_named_and_bird_is_not_asked(tmp_path: Path) -> None:

@@ -5,16 +5,21 @@ from itertools import pairwise
 from fsm.core import resume
 from fsm.types import Instant, PoolState
 from tests.fsm.test_moves import THREE
-from tests.fsm.world import settled
+from tests.fsm.world import ModelWorld, settled
 
 S = PoolState
 
 
-def test_the_only_candidate_is_waited_for_under_one_number_and_ever_more_patiently() -> None:
-    """An edge whose kernel always refuses goes on trying by itself: another number would change nothing."""
-    world = settled()
+def stuck(world: ModelWorld) -> ModelWorld:
+    """From here on the owner is dead, and the edge can't do what it is told."""
     world.edges["edge-1"].stuck = True
     world.power_cut("gw-a")
+    return world
+
+
+def test_the_only_candidate_is_waited_for_under_one_number_and_ever_more_patiently() -> None:
+    """An edge whose kernel always refuses goes on trying by itself: another number would change nothing."""
+    world = stuck(settled())
     mark = len(world.history)
     world.run(60)
     entries = world.history[mark:]
@@ -29,9 +34,7 @@ def test_the_only_candidate_is_waited_for_under_one_number_and_ever_more_patient
 
 def test_patience_ends_at_half_a_minute() -> None:
     """Or an edge that is mended after a day would be waited for another day."""
-    world = settled()
-    world.edges["edge-1"].stuck = True
-    world.power_cut("gw-a")
+    world = stuck(settled())
     mark = len(world.history)
     world.run(130)
     passed_ms = [entry.at_ms for entry in world.history[mark:]]
@@ -39,9 +42,7 @@ def test_patience_ends_at_half_a_minute() -> None:
 
 
 def test_candidates_are_tried_in_turn_and_ever_more_slowly() -> None:
-    world = settled(gateways=THREE)
-    world.edges["edge-1"].stuck = True
-    world.power_cut("gw-a")
+    world = stuck(settled(gateways=THREE))
     mark = len(world.history)
     world.run(60)
     entries = world.history[mark:]
@@ -54,9 +55,7 @@ def test_candidates_are_tried_in_turn_and_ever_more_slowly() -> None:
 
 
 def test_a_new_leader_keeps_the_patience() -> None:
-    world = settled()
-    world.edges["edge-1"].stuck = True
-    world.power_cut("gw-a")
+    world = stuck(settled())
     world.run(8)
     assert world.machine.retries == 3
     taken = resume(world.machine, Instant(5.0, 0), "another", 2)

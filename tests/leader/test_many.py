@@ -137,7 +137,8 @@ async def test_a_heartbeat_wakes_nobody_and_concerns_no_pool(monkeypatch: pytest
     assert store.written == []
 
 
-async def test_one_late_answer_concerns_no_pool_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+async def at_rest(monkeypatch: pytest.MonkeyPatch) -> tuple[World, Replica, list[str]]:
+    """All pools accepted and settled; the list gets the name of each one that is looked at from here on."""
     world, leader, _ = await accepted()
     leader.sync()
     await leader.loop.turn()
@@ -148,6 +149,11 @@ async def test_one_late_answer_concerns_no_pool_at_rest(monkeypatch: pytest.Monk
         return None, 0
 
     monkeypatch.setattr(leader.loop._settler, "settle", noted)
+    return world, leader, settled
+
+
+async def test_one_late_answer_concerns_no_pool_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, leader, settled = await at_rest(monkeypatch)
     key = KEYS.observed_base("edge", "edge-1")
     report: EdgeReport = world.read(key, EdgeReport)
 
@@ -171,16 +177,7 @@ async def test_one_late_answer_concerns_no_pool_at_rest(monkeypatch: pytest.Monk
 async def test_how_long_a_gateway_is_suspect_concerns_no_pool_until_it_is_long_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, leader, _ = await accepted()
-    leader.sync()
-    await leader.loop.turn()
-    settled: list[str] = []
-
-    def noted(name: str, *_: Any) -> tuple[None, int]:
-        settled.append(name)
-        return None, 0
-
-    monkeypatch.setattr(leader.loop._settler, "settle", noted)
+    world, leader, settled = await at_rest(monkeypatch)
 
     async def silent_for(seconds: float) -> int:
         """Only the agent of gw-a is; so many pools are looked at in the turn after that."""

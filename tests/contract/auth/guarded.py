@@ -10,10 +10,10 @@ from typing import Literal
 import trustme
 import yaml
 
+from orchestrator.clock import BootClock
 from orchestrator.config.sections import Etcd
 from orchestrator.store.etcd import EtcdStore
 from orchestrator.store.opening import open_store
-from tests.contract.store.clocks import BootClock
 from tests.contract.store.cluster import EtcdCluster
 
 BGPLB = (sys.executable, "-c", "from orchestrator.cli.main import main; main()")

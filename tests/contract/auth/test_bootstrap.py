@@ -4,13 +4,13 @@ import stat
 
 import pytest
 
+from orchestrator.clock import BootClock
 from orchestrator.store.auth import Access, Allow, GiveRole, Range, agent, below, operator
 from orchestrator.store.etcd_auth import EtcdAuth
 from orchestrator.store.keys import Keys
 from orchestrator.store.opening import read_tls
 from orchestrator.store.port import Refused
 from tests.contract.auth.guarded import PEOPLE, USERS, Guarded, section_of
-from tests.contract.store.clocks import BootClock
 
 KEYS = Keys()
 

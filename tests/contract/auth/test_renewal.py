@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.clock import BootClock
 from orchestrator.store.election import ROLE
 from orchestrator.store.etcd import EtcdStore
 from orchestrator.store.keys import Keys
@@ -15,7 +16,6 @@ from orchestrator.store.opening import read_login
 from orchestrator.store.port import StoreError
 from tests.contract.auth.guarded import PEOPLE, Guarded, section_of
 from tests.contract.auth.test_daemons import Orchestrators
-from tests.contract.store.clocks import BootClock
 from tests.contract.store.cluster import need_etcd
 
 KEYS = Keys()

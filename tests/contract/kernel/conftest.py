@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,16 +13,6 @@ from dataplane.errors import ProgramMissing
 from dataplane.programs import Program, path_of
 
 _numbers = itertools.count()
-
-
-class BoottimeClock:
-    """The clock that never jumps, for tests that need real time."""
-
-    def now(self) -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
 
 def need(*programs: Program) -> None:

@@ -17,7 +17,8 @@ from dataplane.namespace import entered
 from dataplane.netlink import Netlink
 from dataplane.probe import Prober, ProbeState
 from dataplane.probe_namespace import ProbeNamespace
-from tests.contract.kernel.conftest import BoottimeClock, eventually, inside, ip, need, unique
+from orchestrator.clock import BootClock
+from tests.contract.kernel.conftest import eventually, inside, ip, need, unique
 from tests.contract.kernel.tunnel_path import (
     EDGE_SOURCE,
     FROM_TO,
@@ -71,7 +72,7 @@ async def test_a_second_pass_changes_nothing(path: TunnelPath) -> None:
 async def test_the_prober_says_passing_then_failing_then_passing(path: TunnelPath, version: int) -> None:
     source, to = FROM_TO[version]
     await warm(path, version)
-    clock = BoottimeClock()
+    clock = BootClock()
     told: list[ProbeState] = []
     prober = Prober(path.edge_device, source, to, 20, clock, told.append, mtu=MTU, namespace=path.edge)
     task = asyncio.create_task(prober.run())
@@ -100,7 +101,7 @@ async def test_the_prober_says_passing_then_failing_then_passing(path: TunnelPat
 async def test_a_narrow_path_fails_only_the_full_size_probe(path: TunnelPath) -> None:
     await warm(path)
     ip("-n", path.gateway, "link", "set", path.responder.host_device, "mtu", "1000")
-    prober = Prober(path.edge_device, EDGE_SOURCE, PROBE_ADDRESS, 20, BoottimeClock(), lambda _: None, MTU, path.edge)
+    prober = Prober(path.edge_device, EDGE_SOURCE, PROBE_ADDRESS, 20, BootClock(), lambda _: None, MTU, path.edge)
     task = asyncio.create_task(prober.run())
     try:
         await eventually(lambda: prober.evaluate().full_size == "failing", "full size failing")
@@ -114,7 +115,7 @@ async def test_a_flow_from_before_the_rules_is_answered_once_they_are_there(path
     """Tracked without mark and translation, and kept alive by the questions themselves: must not stay lost."""
     await warm(path)
     await path.gateway_kernel.nft.apply(None)
-    prober = Prober(path.edge_device, EDGE_SOURCE, PROBE_ADDRESS, 20, BoottimeClock(), lambda _: None, MTU, path.edge)
+    prober = Prober(path.edge_device, EDGE_SOURCE, PROBE_ADDRESS, 20, BootClock(), lambda _: None, MTU, path.edge)
     task = asyncio.create_task(prober.run())
     try:
         await eventually(lambda: prober.evaluate().word == "failing", "failing without rules")

@@ -10,7 +10,8 @@ import pytest
 
 from dataplane.icmp import EchoSocket
 from dataplane.reach import Reach
-from tests.contract.kernel.conftest import BoottimeClock, eventually, ip
+from orchestrator.clock import BootClock
+from tests.contract.kernel.conftest import eventually, ip
 
 NEAR, OTHER, ABSENT = "10.10.0.2", "fd10::2", "10.10.0.9"
 
@@ -43,7 +44,7 @@ async def asking(reach: Reach) -> AsyncIterator[list[frozenset[str]]]:
 
 async def test_who_answers_is_reached_and_who_stops_is_not(lan: tuple[str, str]) -> None:
     here, there = lan
-    reach = Reach(BoottimeClock(), device="lan0", namespace=here)
+    reach = Reach(BootClock(), device="lan0", namespace=here)
     reach.watch([NEAR, OTHER, ABSENT], 20)
     async with asking(reach) as told:
         await eventually(lambda: reach.reached() == {NEAR, OTHER}, "both families")
@@ -68,7 +69,7 @@ def silence(namespace: str) -> None:
 async def test_a_lan_that_falls_silent_is_told_after_three_rounds(lan: tuple[str, str]) -> None:
     """Packets that vanish while every carrier is up: one that was lost, or two, say nothing."""
     here, there = lan
-    clock = BoottimeClock()
+    clock = BootClock()
     reach = Reach(clock, device="lan0", namespace=here)
     reach.watch([NEAR, ABSENT], 200)
     async with asking(reach) as told:
@@ -81,7 +82,7 @@ async def test_a_lan_that_falls_silent_is_told_after_three_rounds(lan: tuple[str
 
 async def test_before_anybody_could_answer_it_says_nothing(lan: tuple[str, str]) -> None:
     for addresses in ([NEAR], [ABSENT]):
-        reach = Reach(BoottimeClock(), device="lan0", namespace=lan[0])
+        reach = Reach(BootClock(), device="lan0", namespace=lan[0])
         reach.watch(addresses, 20)
         assert not reach.judged()
         async with asking(reach) as told:
@@ -91,7 +92,7 @@ async def test_before_anybody_could_answer_it_says_nothing(lan: tuple[str, str])
 
 
 async def test_standing_still_itself_it_blames_nobody(lan: tuple[str, str]) -> None:
-    reach = Reach(BoottimeClock(), device="lan0", namespace=lan[0])
+    reach = Reach(BootClock(), device="lan0", namespace=lan[0])
     reach.watch([NEAR], 20)
     async with asking(reach) as told:
         await eventually(lambda: reach.reached() == {NEAR}, "it is there")
@@ -107,7 +108,7 @@ async def test_many_take_turns(lan: tuple[str, str]) -> None:
     every = [f"10.10.0.{last}" for last in range(20, 40)]
     for address in every:
         ip("-n", there, "addr", "add", f"{address}/24", "dev", "lan0")
-    reach = Reach(BoottimeClock(), device="lan0", namespace=here)
+    reach = Reach(BootClock(), device="lan0", namespace=here)
     reach.watch(every, 20)
     async with asking(reach):
         await eventually(lambda: reach.reached() == set(every), "all of them")
@@ -115,7 +116,7 @@ async def test_many_take_turns(lan: tuple[str, str]) -> None:
 
 async def test_an_interface_that_comes_later_is_used(make_namespace: Callable[[], str]) -> None:
     here, there = make_namespace(), make_namespace()
-    reach = Reach(BoottimeClock(), device="lan0", namespace=here)
+    reach = Reach(BootClock(), device="lan0", namespace=here)
     reach.watch([NEAR], 20)
     async with asking(reach):
         await asyncio.sleep(0.1)

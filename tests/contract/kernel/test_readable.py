@@ -16,7 +16,8 @@ from dataplane.namespace import entered
 from dataplane.probe import Prober
 from dataplane.reach import Reach
 from dataplane.readable import Readable
-from tests.contract.kernel.conftest import BoottimeClock, eventually, inside
+from orchestrator.clock import BootClock
+from tests.contract.kernel.conftest import eventually, inside
 
 RTMGRP_IPV4_IFADDR = 0x10
 TIGHT_BYTES = 2048
@@ -97,8 +98,8 @@ def exhausted(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 
 async def test_probes_go_on_when_there_are_descriptors_again(exhausted: pytest.MonkeyPatch) -> None:
-    prober = Prober("lo", "127.0.0.1", "127.0.0.1", 20, BoottimeClock(), lambda _: None)
-    reach = Reach(BoottimeClock())
+    prober = Prober("lo", "127.0.0.1", "127.0.0.1", 20, BootClock(), lambda _: None)
+    reach = Reach(BootClock())
     reach.watch(["127.0.0.1"], 20)
     running = [asyncio.create_task(asks.run()) for asks in (prober, reach)]
     await asyncio.sleep(0.1)

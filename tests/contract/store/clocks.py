@@ -1,22 +1,9 @@
-"""Clocks for tests: the machine's own, and one that moves only when it is told to."""
+"""A clock for tests, which moves only when it is told to."""
 
 import asyncio
 import heapq
 import itertools
-import time
 from collections.abc import Callable
-
-
-class BootClock:
-    """CLOCK_BOOTTIME and the event loop's sleep."""
-
-    def now(self) -> float:
-        """Seconds since boot."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-    async def sleep(self, seconds: float) -> None:
-        """Sleep for real."""
-        await asyncio.sleep(max(seconds, 0))
 
 
 class VirtualClock:

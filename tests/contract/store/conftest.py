@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from orchestrator.clock import BootClock
 from orchestrator.store.etcd import EtcdStore
 from orchestrator.store.port import Store
-from tests.contract.store.clocks import BootClock
 from tests.contract.store.cluster import EtcdCluster, running
 from tests.contract.store.fake import FakeEtcd
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from orchestrator.clock import BootClock
 from orchestrator.store.etcd import EtcdStore
 from orchestrator.store.keys import Keys
 from orchestrator.store.port import Put
-from tests.contract.store.clocks import BootClock
 from tests.contract.store.cluster import EtcdCluster
 from tests.contract.store.replica import Replica
 

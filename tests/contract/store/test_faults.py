@@ -7,12 +7,12 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
+from orchestrator.clock import BootClock
 from orchestrator.store.etcd import EtcdStore
 from orchestrator.store.etcd_keepalive import EtcdKeepalive
 from orchestrator.store.etcd_login import Login
 from orchestrator.store.etcd_members import Members
 from orchestrator.store.port import Change, CreatedAt, Indeterminate, Put, Refused, StoreChanged, Unavailable
-from tests.contract.store.clocks import BootClock
 from tests.contract.store.cluster import EtcdCluster, free_ports, running
 
 LIMIT_S = 30.0

@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from orchestrator.clock import BootClock
 from orchestrator.store.mirror import Mirror
 from orchestrator.store.port import Change, DeletePrefix, Put, Snapshot, StoreChanged
-from tests.contract.store.clocks import BootClock, VirtualClock
+from tests.contract.store.clocks import VirtualClock
 from tests.contract.store.conftest import Bench
 from tests.contract.store.fake import FakeEtcd, FakeStore
 

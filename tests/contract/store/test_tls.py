@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trustme
 
+from orchestrator.clock import BootClock
 from orchestrator.store.etcd import EtcdStore, Tls
 from orchestrator.store.port import Unavailable
-from tests.contract.store.clocks import BootClock
 from tests.contract.store.cluster import EtcdCluster, running
 
 
