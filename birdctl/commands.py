@@ -95,6 +95,11 @@ class Bird:
     def __init__(self, client: BirdClient) -> None:
         self.client = client
 
+    @property
+    def process(self) -> str:
+        """Which process answered last, see `BirdClient.process`."""
+        return self.client.process
+
     async def check(self, path: Path | None = None) -> None:
         """Read and verify a configuration, the one BIRD was started with by default; changes nothing.
 
@@ -154,7 +159,7 @@ class Bird:
         return BirdStatus(
             version=" ".join(reply.texts(Code.VERSION)).removeprefix("BIRD").strip(),
             router_id=_after("Router ID is ", facts),
-            process=self.client.process,
+            process=self.process,
             last_reconfiguration=_after("Last reconfiguration on ", facts),
         )
 

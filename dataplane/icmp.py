@@ -24,6 +24,8 @@ _PMTUDISC_PROBE = 3
 _HEADER = struct.Struct("!BBHHH")
 _PAYLOAD = struct.Struct("!8sQ")
 _LIMIT = 256
+_HEAD_BYTES = 128
+"""All of an answer that is looked at: the longest IPv4 header, and what :data:`SMALL_BYTES` holds."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,8 @@ _V6 = _Protocol(socket.AF_INET6, socket.IPPROTO_ICMPV6, 128, 129, 40)
 
 
 def checksum(data: bytes) -> int:
-    """The Internet checksum (RFC 1071)."""
-    if len(data) % 2:
-        data += b"\0"
-    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    total = (total >> 16) + (total & 0xFFFF)
-    return ~(total + (total >> 16)) & 0xFFFF
+    """The Internet checksum (RFC 1071): in one's complement a sum of 16-bit words is a remainder by 0xFFFF."""
+    return ~(int.from_bytes(data + b"\0" * (len(data) % 2)) % 0xFFFF) & 0xFFFF
 
 
 class EchoSocket:
@@ -121,19 +119,19 @@ class EchoSocket:
             return error.errno or errno.EIO
         return 0
 
-    def receive(self, on_answer: Callable[[int, str], None]) -> None:
-        """Take all answers that are there, without waiting: `on_answer(number, from)`."""
+    def receive(self, on_answer: Callable[[int, str], bool | None]) -> None:
+        """Take the answers that are there, without waiting: `on_answer(number, from)`; when it says true, no more."""
         for _ in range(_LIMIT):
             try:
-                data, address = self._socket.recvfrom(65535)
+                data, address = self._socket.recvfrom(_HEAD_BYTES)
             except BlockingIOError:
                 return
             except OSError:
                 # An ICMP error or a device that went away, reported once: the unanswered request says the same.
                 continue
             number = self._number_of(data)
-            if number is not None:
-                on_answer(number, address[0])
+            if number is not None and on_answer(number, address[0]):
+                return
 
     def close(self) -> None:
         """Close the socket."""

@@ -87,7 +87,9 @@ class Prober:
         self._number = 0
         self._send_errno = 0
         self._socket: EchoSocket | None = None
-        self._due = Due(clock, self._tell)
+        self._pace = Due(clock, self._beat)
+        self._small_due, self._large_due = Due(clock, self._tell), Due(clock, self._tell)
+        self._next_large_s = 0.0
         self._last_told: _Told = ("unknown", "unknown", 0, False)
 
     def evaluate(self, now: float | None = None) -> ProbeState:
@@ -95,25 +97,26 @@ class Prober:
         self._collect()
         return self._state(self._clock.now() if now is None else now)
 
-    async def run(self) -> None:
-        """Ask until cancelled. A missing device or address is not an error: the questions are then unanswered."""
-        next_large = now = self._clock.now()
-        try:
-            while True:
-                if now >= next_large:
-                    self._ask(self._large, self._mtu)
-                    next_large = now + FULL_SIZE_INTERVAL_S
-                due = self._ask(self._small, None)
-                self._due.at(due)
-                # After a delay of our own the rhythm goes on where it would be by now: no burst to catch up.
-                await self._clock.sleep(max(0.0, following(now, self._interval_s, self._phase_s) - self._clock.now()))
-                now = self._clock.now()
-        finally:
-            self.close()
+    def start(self) -> None:
+        """Ask until closed. A missing device or address is not an error: the questions are then unanswered."""
+        self._beat()
 
     def close(self) -> None:
-        """Stop listening."""
-        self._due.spare()
+        """Neither ask nor listen any more."""
+        for due in (self._pace, self._small_due, self._large_due):
+            due.spare()
+        self._shut()
+
+    def _beat(self) -> None:
+        now = self._clock.now()
+        # After a delay of our own the rhythm goes on where it would be by now: no burst to catch up.
+        self._pace.at(following(now, self._interval_s, self._phase_s))
+        if now >= self._next_large_s:
+            self._next_large_s = now + FULL_SIZE_INTERVAL_S
+            self._large_due.at(self._ask(self._large, self._mtu))
+        self._small_due.at(self._ask(self._small, None))
+
+    def _shut(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -129,7 +132,7 @@ class Prober:
         except KernelRefused as error:
             self._send_errno = error.errno
         if self._send_errno and self._send_errno not in _PASSING_ERRORS:
-            self.close()  # a socket is bound to an interface's index: after the interface was made anew it is deaf
+            self._shut()  # it is bound to an interface's index: after the interface was made anew it would be deaf
         elif window is self._small and self._socket is not None and self._long_silent():
             self._socket.renew_identifier()
         return due
@@ -146,19 +149,20 @@ class Prober:
     def _readable(self) -> None:
         self._collect()
         if self._small.all_answered:
-            self._due.spare()
-            if self._last_told == _ALL_WELL and self._large.all_answered:
-                return  # nothing to say: as nearly always
-        self._tell()
+            self._small_due.spare()
+        if self._last_told != _ALL_WELL:  # an answer makes nothing worse: as nearly always there is nothing to say
+            self._tell()
 
     def _collect(self) -> None:
         if self._socket is not None:
             self._socket.receive(self._answered)
 
-    def _answered(self, number: int, _sender: str) -> None:
+    def _answered(self, number: int, _sender: str) -> bool:
+        """Whether no other answer is awaited."""
         now = self._clock.now()
         if not self._small.answered(number, now):
             self._large.answered(number, now)
+        return self._small.all_answered and self._large.all_answered
 
     def _state(self, now: float) -> ProbeState:
         word = self._large.evaluate(now).word

@@ -36,19 +36,24 @@ class Reach:
         self._namespace = namespace
         self.on_change: Callable[[], None] = lambda: None
         """Called from the event loop when `reached` or `judged` differ from what they were; must not block or raise."""
-        self._addresses: tuple[str, ...] = ()
+        self._addresses: dict[str, None] = {}
+        self._awaited: set[str] = set()
+        """Those of the newest round that have not answered."""
+        self._news = False
+        """Somebody answered of whom that is not told, or somebody who was told to answer does no more."""
         self._interval_s = 0.05
         self._rounds = ProbeWindow(self._interval_s)
         self._missed: dict[str, int] = {}
         """Questions to each address since its last answer; one that never answered is absent."""
         self._sockets: dict[bool, EchoSocket] = {}
-        self._due = Due(clock, self._tell)
+        self._pace, self._due = Due(clock, self._beat), Due(clock, self._tell)
+        self._next_s = 0.0
         self._round = 0
         self._told: tuple[bool, frozenset[str]] = (False, frozenset())
 
     def watch(self, addresses: Iterable[str], interval_ms: int) -> None:
         """Ask these from now on, a round every so many milliseconds; what others answered is forgotten."""
-        self._addresses = tuple(addresses)
+        self._addresses = dict.fromkeys(addresses)
         self._missed = {a: missed for a, missed in self._missed.items() if a in self._addresses}
         if self._interval_s != interval_ms / 1000:
             self._interval_s = interval_ms / 1000
@@ -57,29 +62,36 @@ class Reach:
     def reached(self) -> frozenset[str]:
         """The addresses that answer; none once the last rounds went by without any answer."""
         self._collect()
-        if self._rounds.evaluate(self._clock.now()).missed >= LOST_AFTER:
-            return frozenset()
-        # The newest question may still be on its way.
-        return frozenset(address for address, missed in self._missed.items() if missed <= LOST_AFTER)
+        return self._now()[1]
 
     def judged(self) -> bool:
         """Whether `reached` says something yet: somebody has answered, or enough rounds went by."""
         self._collect()
-        return bool(self._missed) or self._rounds.evaluate(self._clock.now()).missed >= LOST_AFTER
+        return self._now()[0]
 
-    async def run(self) -> None:
-        """Ask until cancelled. A missing device or address is no error: the questions are then unanswered."""
-        due_next = self._clock.now()
-        try:
-            while True:
-                due = self._ask_round()
-                due_next = max(due_next + self._interval_s, self._clock.now())
-                self._due.at(due)
-                await self._clock.sleep(max(0.0, due_next - self._clock.now()))
-        finally:
-            self._due.spare()
-            for v6 in list(self._sockets):
-                self._sockets.pop(v6).close()
+    def _now(self) -> tuple[bool, frozenset[str]]:
+        """What is `judged` and `reached` with the answers that were taken in."""
+        if self._rounds.evaluate(self._clock.now()).missed >= LOST_AFTER:
+            return True, frozenset()
+        # The newest question may still be on its way.
+        return bool(self._missed), frozenset(a for a, missed in self._missed.items() if missed <= LOST_AFTER)
+
+    def start(self) -> None:
+        """Ask until closed. A missing device or address is no error: the questions are then unanswered."""
+        self._next_s = self._clock.now()
+        self._beat()
+
+    def close(self) -> None:
+        """Neither ask nor listen any more."""
+        self._pace.spare()
+        self._due.spare()
+        for v6 in list(self._sockets):
+            self._sockets.pop(v6).close()
+
+    def _beat(self) -> None:
+        self._next_s = max(self._next_s + self._interval_s, self._clock.now())
+        self._pace.at(self._next_s)
+        self._due.at(self._ask_round())
 
     def _ask_round(self) -> float:
         """Put one question to some addresses; when its answer is due. Without addresses nothing is asked."""
@@ -89,13 +101,15 @@ class Reach:
         self._collect()
         self._round += 1
         due = self._rounds.sent(self._round, now)
-        turn = self._addresses[:ASKED_AT_ONCE]
-        if len(turn) < len(self._addresses):
-            first = self._round * ASKED_AT_ONCE % len(self._addresses)
-            turn = (self._addresses[first:] + self._addresses[:first])[:ASKED_AT_ONCE]
+        turn = list(self._addresses)
+        if len(turn) > ASKED_AT_ONCE:
+            first = self._round * ASKED_AT_ONCE % len(turn)
+            turn = (turn[first:] + turn[:first])[:ASKED_AT_ONCE]
+        self._awaited = set(turn)
         for address in turn:
             if address in self._missed:
                 self._missed[address] += 1
+                self._news = self._news or self._missed[address] == LOST_AFTER + 1
             self._ask(address)
         return due
 
@@ -113,7 +127,8 @@ class Reach:
 
     def _readable(self) -> None:
         self._collect()
-        self._tell()
+        if self._news:
+            self._tell()
         if self._rounds.all_answered:
             self._due.spare()
 
@@ -121,13 +136,19 @@ class Reach:
         for sock in self._sockets.values():
             sock.receive(self._answered)
 
-    def _answered(self, number: int, sender: str) -> None:
+    def _answered(self, number: int, sender: str) -> bool:
+        """Whether no other answer is awaited."""
         if sender in self._addresses:
             self._missed[sender] = 0
+            self._awaited.discard(sender)
+            self._news = self._news or sender not in self._told[1]
             self._rounds.answered(number, self._clock.now())
+        return not self._awaited
 
     def _tell(self) -> None:
-        now = (self.judged(), self.reached())
+        self._collect()
+        self._news = False
+        now = self._now()
         if now != self._told:
             self._told = now
             self.on_change()

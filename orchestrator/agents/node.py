@@ -141,14 +141,17 @@ class NodeAgent:
 
     async def run(self) -> None:
         """Until cancelled. Tunnel and answers come from disk when the store is dead; announcements never do."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._reconcile_all(), name="reconcile")
-            group.create_task(self._announce_all(), name="announce")
-            group.create_task(self._reach.run(), name="lan")
-            group.create_task(self._revive(), name="silent tunnels")
-            group.create_task(self._permit.run(self._ends, self._lent), name="lent addresses")
-            if self.link is not None:
-                group.create_task(self.link.run(), name="link")
+        self._reach.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._reconcile_all(), name="reconcile")
+                group.create_task(self._announce_all(), name="announce")
+                group.create_task(self._revive(), name="silent tunnels")
+                group.create_task(self._permit.run(self._ends, self._lent), name="lent addresses")
+                if self.link is not None:
+                    group.create_task(self.link.run(), name="link")
+        finally:
+            self._reach.close()
 
     async def leave(self) -> None:
         """Hand over: say that we are leaving and wait until nothing is announced any more, 10 s at most."""

@@ -96,16 +96,16 @@ class Sessions:
     async def poll(self) -> None:
         """Ask BIRD once: is it there, is it the same process, which BFD sessions are up."""
         try:
-            status = await self._bird.status()
             up = {str(session.address) for session in await self._bird.bfd_sessions() if session.up}
         except BirdError:
             self._silent()
             return
         before = {name: self._key(line) for name, line in self._lines.items()}
-        if self._process is not None and status.process != self._process:
+        process = self._bird.process
+        if self._process is not None and process != self._process:
             for line in self._lines.values():
                 line.was_up = False
-        self._process, self.bird_answers = status.process, True
+        self._process, self.bird_answers = process, True
         for line in self._lines.values():
             line.bfd_up = line.neighbor in up
             line.was_up = line.was_up or (line.routed and line.bfd_up)

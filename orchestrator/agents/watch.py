@@ -1,6 +1,5 @@
 """The edge's word on each gateway: its session, and the probes through its tunnel, one for each family in use."""
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -81,7 +80,7 @@ class Watch:
         self, config: EdgeAgentConfig, clock: Clock, sessions: Sessions, on_change: Callable[[ProbeState], None]
     ) -> None:
         self._config, self._clock, self._sessions, self._on_change = config, clock, sessions, on_change
-        self._probers: dict[str, dict[_Question, tuple[Prober, asyncio.Task[None]]]] = {}
+        self._probers: dict[str, dict[_Question, Prober]] = {}
         """By gateway; IPv4 first."""
 
     def follow(self, base: AgentBase) -> None:
@@ -91,17 +90,17 @@ class Watch:
         before, self._probers = self._probers, {}
         for name, questions in wanted.items():
             known = before.get(name, {})
-            self._probers[name] = {q: known.pop(q) if q in known else self._start(name, q) for q in questions}
+            self._probers[name] = {q: known.pop(q) if q in known else self._start(q) for q in questions}
         for gone in before.values():
-            for _, task in gone.values():
-                task.cancel()
+            for prober in gone.values():
+                prober.close()
 
     def _questions(self, tunnel: Tunnel, base: AgentBase) -> list[_Question]:
         device = project.device_name(self._config, tunnel)
         interval_ms = base.probe_interval_ms
         return [_Question(device, source, to, interval_ms, base.mtu) for source, to in project.probed(tunnel)]
 
-    def _start(self, gateway: str, question: _Question) -> tuple[Prober, asyncio.Task[None]]:
+    def _start(self, question: _Question) -> Prober:
         prober = Prober(
             device=question.device,
             source=question.source,
@@ -111,7 +110,8 @@ class Watch:
             on_change=self._on_change,
             mtu=question.mtu,
         )
-        return prober, asyncio.create_task(prober.run(), name=f"probe {gateway} at {question.destination}")
+        prober.start()
+        return prober
 
     def probe(self, gateway: str | None) -> ProbeState | None:
         """What the probes say right now; None without a tunnel."""
@@ -120,7 +120,7 @@ class Watch:
 
     def _states(self, gateway: str | None) -> list[ProbeState]:
         """Of each family, IPv4 first."""
-        return [prober.evaluate() for prober, _ in self._probers.get(gateway or "", {}).values()]
+        return [prober.evaluate() for prober in self._probers.get(gateway or "", {}).values()]
 
     def probes(self, gateways: Iterable[str]) -> dict[str, ProbeState | None]:
         """What the probes of several gateways say right now."""
@@ -151,5 +151,5 @@ class Watch:
     def close(self) -> None:
         """Stop probing."""
         for probers in self._probers.values():
-            for _, task in probers.values():
-                task.cancel()
+            for prober in probers.values():
+                prober.close()

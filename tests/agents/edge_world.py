@@ -78,8 +78,11 @@ class FakeProber:
             return ProbeState(Judgement("failing", 6, 0, False, 0.0, 0.001), "failing", 0)
         return ProbeState(Judgement("passing", 0, 60, True, 0.0, 0.001), "passing", 0)
 
-    async def run(self) -> None:
-        await asyncio.Event().wait()
+    def start(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 class EdgeWorld:

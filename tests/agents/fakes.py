@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from birdctl.apply import Applied, PoolExport
-from birdctl.commands import BfdSession, BirdStatus
+from birdctl.commands import BfdSession
 from birdctl.errors import BirdError
 from birdctl.render import Announcements
 from dataplane.diff import Op
@@ -303,13 +303,8 @@ class FakeMonitor:
     up: set[str] = field(default_factory=set)
     silent: BirdError | None = None
 
-    async def status(self) -> BirdStatus:
-        await asyncio.sleep(0)
-        if self.silent is not None:
-            raise self.silent
-        return BirdStatus("2.0.12", "10.77.0.0", self.process, SINCE)
-
     async def bfd_sessions(self) -> tuple[BfdSession, ...]:
+        await asyncio.sleep(0)
         if self.silent is not None:
             raise self.silent
         from ipaddress import ip_address

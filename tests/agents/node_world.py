@@ -42,6 +42,7 @@ class FakeReach:
     every_ms: int = 0
     asked_enough: bool = True
     on_change: Callable[[], None] = lambda: None
+    asking: bool = False
 
     def watch(self, targets: Iterable[str], interval_ms: int) -> None:
         self.watched, self.every_ms = list(targets), interval_ms
@@ -57,8 +58,11 @@ class FakeReach:
         self.answering = set(answering)
         self.on_change()
 
-    async def run(self) -> None:
-        await asyncio.Event().wait()
+    def start(self) -> None:
+        self.asking = True
+
+    def close(self) -> None:
+        self.asking = False
 
 
 class FakeResponder(ProbeNamespace):

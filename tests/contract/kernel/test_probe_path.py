@@ -75,7 +75,7 @@ async def test_the_prober_says_passing_then_failing_then_passing(path: TunnelPat
     clock = BootClock()
     told: list[ProbeState] = []
     prober = Prober(path.edge_device, source, to, 20, clock, told.append, mtu=MTU, namespace=path.edge)
-    task = asyncio.create_task(prober.run())
+    prober.start()
     try:
         await eventually(lambda: prober.evaluate().judgement.settled, "50 answers in a row")
         await eventually(lambda: prober.evaluate().full_size == "passing", "a full-size answer")
@@ -94,21 +94,22 @@ async def test_the_prober_says_passing_then_failing_then_passing(path: TunnelPat
             "passing",
         ]
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        prober.close()
 
 
 async def test_a_narrow_path_fails_only_the_full_size_probe(path: TunnelPath) -> None:
+    """And it is told, though every small question is answered before its answer is due."""
     await warm(path)
-    ip("-n", path.gateway, "link", "set", path.responder.host_device, "mtu", "1000")
-    prober = Prober(path.edge_device, EDGE_SOURCE, PROBE_ADDRESS, 20, BootClock(), lambda _: None, MTU, path.edge)
-    task = asyncio.create_task(prober.run())
+    told: list[ProbeState] = []
+    prober = Prober(path.edge_device, EDGE_SOURCE, PROBE_ADDRESS, 20, BootClock(), told.append, MTU, path.edge)
+    prober.start()
     try:
-        await eventually(lambda: prober.evaluate().full_size == "failing", "full size failing")
+        await eventually(lambda: told and told[-1].judgement.settled and told[-1].full_size == "passing", "all is well")
+        ip("-n", path.gateway, "link", "set", path.responder.host_device, "mtu", "1000")
+        await eventually(lambda: told[-1].full_size == "failing", "full size failing")
         assert prober.evaluate().word == "passing"
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        prober.close()
 
 
 async def test_a_flow_from_before_the_rules_is_answered_once_they_are_there(path: TunnelPath) -> None:
@@ -116,14 +117,13 @@ async def test_a_flow_from_before_the_rules_is_answered_once_they_are_there(path
     await warm(path)
     await path.gateway_kernel.nft.apply(None)
     prober = Prober(path.edge_device, EDGE_SOURCE, PROBE_ADDRESS, 20, BootClock(), lambda _: None, MTU, path.edge)
-    task = asyncio.create_task(prober.run())
+    prober.start()
     try:
         await eventually(lambda: prober.evaluate().word == "failing", "failing without rules")
         await path.gateway_kernel.nft.apply(path.gateway_rules().ruleset())
         await eventually(lambda: prober.evaluate().word == "passing", "passing once the rules are there")
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        prober.close()
 
 
 SERVICE = "192.0.2.10"

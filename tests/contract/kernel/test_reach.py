@@ -33,13 +33,11 @@ async def asking(reach: Reach) -> AsyncIterator[list[frozenset[str]]]:
     """It runs meanwhile; what it told, one after the other."""
     told: list[frozenset[str]] = []
     reach.on_change = lambda: told.append(reach.reached())
-    task = asyncio.create_task(reach.run())
+    reach.start()
     try:
         yield told
-        assert not task.done()
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        reach.close()
 
 
 async def test_who_answers_is_reached_and_who_stops_is_not(lan: tuple[str, str]) -> None:
@@ -73,11 +71,22 @@ async def test_a_lan_that_falls_silent_is_told_after_three_rounds(lan: tuple[str
     reach = Reach(clock, device="lan0", namespace=here)
     reach.watch([NEAR, ABSENT], 200)
     async with asking(reach) as told:
-        await eventually(lambda: reach.reached() == {NEAR}, "it is there")
+        await eventually(lambda: told == [{NEAR}], "it is there")
         began_s = clock.now()
         silence(there)
         await eventually(lambda: told[-1] == frozenset(), "it is gone")
         assert clock.now() - began_s > 2 * 0.2
+
+
+async def test_one_that_falls_silent_is_told_while_others_answer(lan: tuple[str, str]) -> None:
+    """Every round is answered by somebody then, before its answer is due."""
+    here, there = lan
+    reach = Reach(BootClock(), device="lan0", namespace=here)
+    reach.watch([NEAR, OTHER], 20)
+    async with asking(reach) as told:
+        await eventually(lambda: told and told[-1] == {NEAR, OTHER}, "both are there")
+        ip("-n", there, "addr", "del", "fd10::2/64", "dev", "lan0")
+        await eventually(lambda: told[-1] == {NEAR}, "one of them is gone")
 
 
 async def test_before_anybody_could_answer_it_says_nothing(lan: tuple[str, str]) -> None:

@@ -101,16 +101,16 @@ async def test_probes_go_on_when_there_are_descriptors_again(exhausted: pytest.M
     prober = Prober("lo", "127.0.0.1", "127.0.0.1", 20, BootClock(), lambda _: None)
     reach = Reach(BootClock())
     reach.watch(["127.0.0.1"], 20)
-    running = [asyncio.create_task(asks.run()) for asks in (prober, reach)]
+    for asks in (prober, reach):
+        asks.start()
     await asyncio.sleep(0.1)
     assert prober.evaluate().send_errno == errno.EMFILE
     assert reach.reached() == frozenset()
     exhausted.undo()
     await eventually(lambda: prober.evaluate().judgement.last_answered_s is not None, "an answer to the probe")
     await eventually(reach.reached, "an answer on the LAN")
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
+    for asks in (prober, reach):
+        asks.close()
 
 
 async def test_a_socket_that_can_t_be_watched_is_closed(exhausted: pytest.MonkeyPatch) -> None:
