@@ -1,4 +1,4 @@
-"""Moments at which something is due: a question, or an answer that spares its moment when it is there before."""
+"""Moments at which something is due, as the next question or the answer to the last one."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,8 +33,8 @@ class Due:
         else:
             self._on_due()
 
-    def spare(self) -> None:
-        """Nothing is awaited any more."""
+    def cancel(self) -> None:
+        """None of them comes any more."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

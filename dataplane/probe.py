@@ -88,7 +88,7 @@ class Prober:
         self._send_errno = 0
         self._socket: EchoSocket | None = None
         self._pace = Due(clock, self._beat)
-        self._small_due, self._large_due = Due(clock, self._tell), Due(clock, self._tell)
+        self._due = Due(clock, self._look)
         self._next_large_s = 0.0
         self._last_told: _Told = ("unknown", "unknown", 0, False)
 
@@ -103,18 +103,25 @@ class Prober:
 
     def close(self) -> None:
         """Neither ask nor listen any more."""
-        for due in (self._pace, self._small_due, self._large_due):
-            due.spare()
+        self._pace.cancel()
+        self._due.cancel()
         self._shut()
 
     def _beat(self) -> None:
         now = self._clock.now()
+        missing = self._small.missing(now) or self._large.missing(now)
         # After a delay of our own the rhythm goes on where it would be by now: no burst to catch up.
         self._pace.at(following(now, self._interval_s, self._phase_s))
         if now >= self._next_large_s:
             self._next_large_s = now + FULL_SIZE_INTERVAL_S
-            self._large_due.at(self._ask(self._large, self._mtu))
-        self._small_due.at(self._ask(self._small, None))
+            self._ask(self._large, self._mtu)
+        due = self._ask(self._small, None)
+        # While all is well a missing answer is noticed here, and only from then on when it is due: a timer for each
+        # would cost a quarter of a probe, and the first one that is missing says nothing (`FAILING_AFTER`).
+        if missing:
+            self._look()
+        if self._last_told != _ALL_WELL:
+            self._due.at(due)
 
     def _shut(self) -> None:
         if self._socket is not None:
@@ -148,10 +155,12 @@ class Prober:
 
     def _readable(self) -> None:
         self._collect()
-        if self._small.all_answered:
-            self._small_due.spare()
-        if self._last_told != _ALL_WELL:  # an answer makes nothing worse: as nearly always there is nothing to say
+        if self._last_told != _ALL_WELL:  # an answer makes nothing worse
             self._tell()
+
+    def _look(self) -> None:
+        self._collect()
+        self._tell()
 
     def _collect(self) -> None:
         if self._socket is not None:
@@ -162,7 +171,7 @@ class Prober:
         now = self._clock.now()
         if not self._small.answered(number, now):
             self._large.answered(number, now)
-        return self._small.all_answered and self._large.all_answered
+        return not self._small.awaits(now) and not self._large.awaits(now)
 
     def _state(self, now: float) -> ProbeState:
         word = self._large.evaluate(now).word

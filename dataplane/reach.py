@@ -40,7 +40,7 @@ class Reach:
         self._awaited: set[str] = set()
         """Those of the newest round that have not answered."""
         self._news = False
-        """Somebody answered of whom that is not told, or somebody who was told to answer does no more."""
+        """Whether what was told may not hold any more, by an answer or by one that is missing too often."""
         self._interval_s = 0.05
         self._rounds = ProbeWindow(self._interval_s)
         self._missed: dict[str, int] = {}
@@ -55,6 +55,7 @@ class Reach:
         """Ask these from now on, a round every so many milliseconds; what others answered is forgotten."""
         self._addresses = dict.fromkeys(addresses)
         self._missed = {a: missed for a, missed in self._missed.items() if a in self._addresses}
+        self._news = True
         if self._interval_s != interval_ms / 1000:
             self._interval_s = interval_ms / 1000
             self._rounds = ProbeWindow(self._interval_s)
@@ -83,15 +84,20 @@ class Reach:
 
     def close(self) -> None:
         """Neither ask nor listen any more."""
-        self._pace.spare()
-        self._due.spare()
+        self._pace.cancel()
+        self._due.cancel()
         for v6 in list(self._sockets):
             self._sockets.pop(v6).close()
 
     def _beat(self) -> None:
-        self._next_s = max(self._next_s + self._interval_s, self._clock.now())
+        now = self._clock.now()
+        self._next_s = max(self._next_s + self._interval_s, now)
         self._pace.at(self._next_s)
-        self._due.at(self._ask_round())
+        # One round that nobody answered says nothing: it is noticed at the next, and only from then on when it is due.
+        doubtful = self._news or not self._told[1] or self._rounds.missing(now)
+        due = self._ask_round()
+        if doubtful:
+            self._due.at(due)
 
     def _ask_round(self) -> float:
         """Put one question to some addresses; when its answer is due. Without addresses nothing is asked."""
@@ -129,8 +135,6 @@ class Reach:
         self._collect()
         if self._news:
             self._tell()
-        if self._rounds.all_answered:
-            self._due.spare()
 
     def _collect(self) -> None:
         for sock in self._sockets.values():

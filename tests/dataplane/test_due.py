@@ -35,14 +35,14 @@ async def test_no_moment_comes_before_its_time() -> None:
     assert len(early) == 200 and max(early) <= 0
 
 
-async def test_what_is_spared_never_comes() -> None:
+async def test_what_is_cancelled_never_comes() -> None:
     came: list[bool] = []
     clock = BootClock()
     due = Due(clock, lambda: came.append(True))
     due.at(clock.now())
     due.at(clock.now() + STEP_S)
-    due.spare()
-    assert not due._timers, "nor what was spared"
+    due.cancel()
+    assert not due._timers, "nor what was cancelled"
     await asyncio.sleep(2 * STEP_S)
     assert came == []
     due.at(clock.now())

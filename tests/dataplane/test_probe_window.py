@@ -139,15 +139,15 @@ def test_when_nobody_asked_for_long_nothing_is_known() -> None:
     assert (after.word, after.settled) == ("unknown", False)
 
 
-def test_whether_all_are_answered_is_known_at_once() -> None:
+def test_an_answer_is_awaited_for_an_interval_and_missing_from_when_it_is_due() -> None:
     window = answered(2)
-    said = [window.all_answered]
-    for number, now in ((3, 0.1), (4, 0.15)):
-        window.sent(number, now)
-    for number in (4, 3):  # the third may still come
-        window.answered(number, 0.152)
-        said.append(window.all_answered)
-    assert said == [True, False, True]
+    assert (window.awaits(0.1), window.missing(0.1)) == (False, False)
+    due = window.sent(3, 0.1)
+    assert [window.missing(now) for now in (due - 0.001, due)] == [False, True]
+    assert [window.awaits(now) for now in (0.1, 0.1 + INTERVAL - 0.001, 0.1 + INTERVAL)] == [True, True, False]
+    due = window.sent(4, 0.15)
+    window.answered(4, 0.151)
+    assert (window.awaits(0.152), window.missing(due)) == (False, False), "the third is lost, and was told of"
 
 
 def test_repeated_and_unknown_answers_are_told_apart() -> None:
