@@ -14,7 +14,7 @@ QUIET_MS = 200
 """How long a folder must not have changed before it is read: an editor writes a file in several steps."""
 MAX_TRIES = 50
 """Quiet times to wait for, 10 s in all, before a folder that never rests is reported."""
-POLL_MS = 250
+POLL_MS = 1000
 READ_TIMEOUT_S = 10.0
 SUFFIXES = (".yaml", ".yml")
 

@@ -89,6 +89,8 @@ class Member:
 
         Waiting here, before the call, is what makes a write to an unreachable member known not to have happened.
         """
+        if self.channel.get_state() is grpc.ChannelConnectivity.READY:
+            return  # as nearly always: without a timer
         try:
             async with asyncio.timeout(limit_s):
                 while (state := self.channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
