@@ -193,6 +193,7 @@ class NodeAgent:
         known, ipvs = self._wanted, bool(self._kernel.sysctls.read([IPVS_REROUTE]))
         if known is None or known[0] is not self._state or known[1:3] != (self._silent, ipvs):
             wanted = project.kernel_state(self._config, self._state, self._responder, ipvs, self._silent)
+            wanted = replace(wanted, nft=project.nft_table(self._config, self._state.base, self._responder))
             known = self._wanted = (self._state, self._silent, ipvs, wanted)
         return known[3]
 
@@ -201,17 +202,16 @@ class NodeAgent:
         try:
             # The rules before the tunnels: a connection that came in before them would never be translated.
             await project.responder_for(base, self._responder).ensure(self._kernel.netlink)
-            table = project.nft_table(self._config, base, self._responder)
-            await self._kernel.nft.ensure(table)
+            await self._kernel.nft.ensure(wanted.nft)
             await self._ensure_tunnels(base)
-            actual = await self._read(wanted, lent)
+            actual = replace(await self._read(wanted, lent), nft=wanted.nft)
             ops = diff(actual, wanted)
             await self._kernel.apply(ops)
             self._problems.clear("kernel")
         except DataplaneError as error:
             self._problems.set("kernel", error)
             return None
-        return None if ops else replace(actual, nft=table)
+        return None if ops else actual
 
     async def _read(self, wanted: KernelState, lent: frozenset[Address]) -> KernelState:
         """What is there, but for what was lent when this was wanted: that comes and goes by itself."""
@@ -308,7 +308,7 @@ class NodeAgent:
             check.tunnels(actual, wanted),
             check.routes(actual, wanted),
             check.rules(actual, wanted),
-            check.in_place("nft", actual.nft, project.nft_table(self._config, base, self._responder), "our nft rules"),
+            check.in_place("nft", actual.nft, wanted.nft, "our nft rules"),
             check.foreign_marks(ours, actual.rules, foreign),
             *([check.ipvs_answers(sysctls)] if IPVS_REROUTE in sysctls else []),
             *([check.lan_reverse_path(sysctls, lan)] if lan else []),
