@@ -25,7 +25,7 @@ from orchestrator.store.keys import Keys
 from orchestrator.store.port import Change, Guard
 from orchestrator.store.records import POOL_KIND
 
-TICK_S = 0.1
+TICK_S = 0.2
 """How often ages and deadlines are looked at when nothing else happens, in seconds."""
 
 RETRY_S = 0.05
