@@ -56,8 +56,11 @@ class RtnetlinkReader:
         self._namespace = namespace
         self._socket: socket.socket | None = None
         self._sequence = 0
+        self._routes: dict[tuple[int, int], tuple[list[bytes], dict[int, str | None], frozenset[Route]]] = {}
+        self._rules: tuple[list[bytes], frozenset[Rule]] = ([], frozenset())
+        """What was read last, and what it said: of a thousand routes that are as they were no set is made anew."""
 
-    def read(self, table: int, protocol: int = 0) -> set[Route]:
+    def read(self, table: int, protocol: int = 0) -> frozenset[Route]:
         """All routes of a table, of both families; only those of one protocol unless it is 0.
 
         Kinds that we never make (multicast, multipath and others) are left out. Raises KernelRefused with the kernel's
@@ -72,17 +75,23 @@ class RtnetlinkReader:
                     for family in (socket.AF_INET, socket.AF_INET6)
                     for body in self._dump(RTM_GETROUTE, family, table, protocol)
                 ]
-            found = (_named(body, names) for body in messages)
-            return {route for route in found if route is not None and route.table == table}
+            before, called, routes = self._routes.get((table, protocol), ([], {}, frozenset()))
+            if messages != before or any(_name(index) != name for index, name in called.items()):
+                found = [_named(body, names) for body in messages]
+                routes = frozenset(route for route in found if route is not None and route.table == table)
+                self._routes[table, protocol] = messages, names, routes
+            return routes
 
-    def read_rules(self) -> set[Rule]:
+    def read_rules(self) -> frozenset[Rule]:
         """All policy rules of both families; parts that we never set (iif, tos, suppress) are not looked at.
 
         Raises as `read` does.
         """
         with self._asking("read rules"), entered(self._namespace):
             messages = [body for family in _WHOLE for body in self._dump(RTM_GETRULE, family, 0, 0)]
-        return {_rule(body) for body in messages}
+        if messages != self._rules[0]:
+            self._rules = messages, frozenset(_rule(body) for body in messages)
+        return self._rules[1]
 
     def read_links(self) -> dict[int, Link]:
         """All interfaces by their index. A TUN device counts as ``wireguard``: wireguard-go makes its interface of one.
