@@ -90,12 +90,16 @@ class Prober:
         self._pace = Due(clock, self._beat)
         self._due = Due(clock, self._look)
         self._next_large_s = 0.0
-        self._last_told: _Told = ("unknown", "unknown", 0, False)
+        self._last_told: _Told | None = ("unknown", "unknown", 0, False)
+        """None when `evaluate` said something else to somebody since: then what is true next is told in any case."""
 
     def evaluate(self, now: float | None = None) -> ProbeState:
         """The word right now, with all answers that have reached the machine taken in first."""
         self._collect()
-        return self._state(self._clock.now() if now is None else now)
+        state = self._state(self._clock.now() if now is None else now)
+        if _words(state) != self._last_told:
+            self._last_told = None
+        return state
 
     def start(self) -> None:
         """Ask until closed. A missing device or address is not an error: the questions are then unanswered."""
@@ -109,7 +113,7 @@ class Prober:
 
     def _beat(self) -> None:
         now = self._clock.now()
-        missing = self._small.missing(now) or self._large.missing(now)
+        missing = self._small.unanswered or self._large.unanswered
         # After a delay of our own the rhythm goes on where it would be by now: no burst to catch up.
         self._pace.at(following(now, self._interval_s, self._phase_s))
         if now >= self._next_large_s:
@@ -120,7 +124,7 @@ class Prober:
         # would cost a quarter of a probe, and the first one that is missing says nothing (`FAILING_AFTER`).
         if missing:
             self._look()
-        if self._last_told != _ALL_WELL:
+        if missing or self._last_told != _ALL_WELL:
             self._due.at(due)
 
     def _shut(self) -> None:
@@ -171,7 +175,7 @@ class Prober:
         now = self._clock.now()
         if not self._small.answered(number, now):
             self._large.answered(number, now)
-        return not self._small.awaits(now) and not self._large.awaits(now)
+        return not self._small.unanswered and not self._large.unanswered
 
     def _state(self, now: float) -> ProbeState:
         word = self._large.evaluate(now).word
@@ -181,7 +185,11 @@ class Prober:
 
     def _tell(self) -> None:
         state = self._state(self._clock.now())
-        words: _Told = (state.word, state.full_size, min(state.judgement.missed, TOLD_MISSES), state.judgement.settled)
-        if words != self._last_told:
+        if (words := _words(state)) != self._last_told:
             self._last_told = words
             self._on_change(state)
+
+
+def _words(state: ProbeState) -> _Told:
+    judgement = state.judgement
+    return state.word, state.full_size, min(judgement.missed, TOLD_MISSES), judgement.settled

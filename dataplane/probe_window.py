@@ -95,13 +95,10 @@ class ProbeWindow:
                 return True
         return False
 
-    def awaits(self, now: float) -> bool:
-        """Whether an answer may still come: the newest question that has none left less than an interval ago."""
-        return bool(self._open) and self._open[-1].sent + self._interval_s > now
-
-    def missing(self, now: float) -> bool:
-        """Whether the newest question has no answer and should have."""
-        return bool(self._open) and self._open[-1] is self._questions[-1] and self._open[-1].due <= now
+    @property
+    def unanswered(self) -> bool:
+        """Whether the newest question has no answer, be it due or not."""
+        return bool(self._open) and self._open[-1] is self._questions[-1]
 
     def evaluate(self, now: float) -> Judgement:
         """The judgement at this instant.

@@ -94,9 +94,9 @@ class Reach:
         self._next_s = max(self._next_s + self._interval_s, now)
         self._pace.at(self._next_s)
         # One round that nobody answered says nothing: it is noticed at the next, and only from then on when it is due.
-        doubtful = self._news or not self._told[1] or self._rounds.missing(now)
+        missing = self._rounds.unanswered
         due = self._ask_round()
-        if doubtful:
+        if missing or self._news or not self._told[1]:
             self._due.at(due)
 
     def _ask_round(self) -> float:
@@ -144,7 +144,8 @@ class Reach:
         """Whether no other answer is awaited."""
         if sender in self._addresses:
             self._missed[sender] = 0
-            self._awaited.discard(sender)
+            if number == self._round:
+                self._awaited.discard(sender)
             self._news = self._news or sender not in self._told[1]
             self._rounds.answered(number, self._clock.now())
         return not self._awaited

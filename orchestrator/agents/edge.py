@@ -143,11 +143,11 @@ class EdgeAgent:
 
     async def run(self) -> None:
         """Until cancelled. Starts from disk and kernel, with or without the store."""
-        await self._recover_plans()
-        await self._reconcile()
-        await self._events.start()
-        self._sessions.follow(self._state.base.tunnels, self._events.routes)
         try:
+            await self._recover_plans()
+            await self._reconcile()
+            await self._events.start()
+            self._sessions.follow(self._state.base.tunnels, self._events.routes)
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 group.create_task(self._obey_all(), name="commands")

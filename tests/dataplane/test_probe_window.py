@@ -139,15 +139,15 @@ def test_when_nobody_asked_for_long_nothing_is_known() -> None:
     assert (after.word, after.settled) == ("unknown", False)
 
 
-def test_an_answer_is_awaited_for_an_interval_and_missing_from_when_it_is_due() -> None:
-    window = answered(2)
-    assert (window.awaits(0.1), window.missing(0.1)) == (False, False)
-    due = window.sent(3, 0.1)
-    assert [window.missing(now) for now in (due - 0.001, due)] == [False, True]
-    assert [window.awaits(now) for now in (0.1, 0.1 + INTERVAL - 0.001, 0.1 + INTERVAL)] == [True, True, False]
-    due = window.sent(4, 0.15)
-    window.answered(4, 0.151)
-    assert (window.awaits(0.152), window.missing(due)) == (False, False), "the third is lost, and was told of"
+def test_whether_the_newest_has_an_answer_does_not_depend_on_time() -> None:
+    window = ProbeWindow(INTERVAL)
+    said = [window.unanswered]
+    for number, now in ((1, 0.1), (2, 0.15)):
+        window.sent(number, now)
+    for number in (1, 2):
+        said.append(window.unanswered)
+        window.answered(number, 9.9)
+    assert [*said, window.unanswered] == [False, True, True, False]
 
 
 def test_repeated_and_unknown_answers_are_told_apart() -> None:
