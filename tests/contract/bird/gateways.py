@@ -113,6 +113,13 @@ async def until_seen(gateway: Gateway, present: set[Network], absent: set[Networ
             await asyncio.sleep(0.01)
 
 
+def same_moment(one: str, other: str) -> bool:
+    """Whether two of BIRD's times of day are of one instant: it reckons each anew from two clocks, to a millisecond."""
+    clock = [[float(part) for part in text[-12:].split(":")] for text in (one, other)]
+    seconds = [hour * 3600 + minute * 60 + second for hour, minute, second in clock]
+    return abs(seconds[0] - seconds[1]) <= 0.01
+
+
 async def until_up(bird: Bird, session: str) -> str:
     """Wait until a BGP session is Established; its `since`. Raises TimeoutError."""
     async with asyncio.timeout(START_S):
