@@ -77,12 +77,11 @@ class Netlink:
         routes: set[Route] = set()
         for table in tables:
             routes |= self._reader.read(table, ROUTE_PROTOCOL if table == TABLE_MAIN else 0)
-        rules = self._reader.read_rules()
         return KernelState(
             links=frozenset(links.values()),
             addresses=frozenset(a for a in addresses if ip_interface(a.cidr).ip not in _LINK_LOCAL),
             routes=frozenset(routes),
-            rules=frozenset(rules),
+            rules=self._reader.read_rules(),
         )
 
     async def link(self, name: str) -> Link | None:
@@ -97,7 +96,7 @@ class Netlink:
 
     async def routes(self, table: int, protocol: int = 0) -> frozenset[Route]:
         """All routes of a table; only those of one protocol unless it is 0. The kernel does the filtering."""
-        return frozenset(self._reader.read(table, protocol))
+        return self._reader.read(table, protocol)
 
     async def apply(self, ops: Iterable[Op]) -> None:
         """Perform these operations in order; what is not about links, addresses, routes or rules is a TypeError.

@@ -93,10 +93,10 @@ class Prober:
         self._last_told: _Told | None = ("unknown", "unknown", 0, False)
         """None when `evaluate` said something else to somebody since: then what is true next is told in any case."""
 
-    def evaluate(self, now: float | None = None) -> ProbeState:
+    def evaluate(self) -> ProbeState:
         """The word right now, with all answers that have reached the machine taken in first."""
         self._collect()
-        state = self._state(self._clock.now() if now is None else now)
+        state = self._state(self._clock.now())
         if _words(state) != self._last_told:
             self._last_told = None
         return state
@@ -121,7 +121,7 @@ class Prober:
             self._ask(self._large, self._mtu)
         due = self._ask(self._small, None)
         # While all is well a missing answer is noticed here, and only from then on when it is due: a timer for each
-        # would cost a quarter of a probe, and the first one that is missing says nothing (`FAILING_AFTER`).
+        # would cost more than to note its answer, and the first one that is missing says nothing (`FAILING_AFTER`).
         if missing:
             self._look()
         if missing or self._last_told != _ALL_WELL:

@@ -25,7 +25,6 @@ class PoolAtEdge:
     _outage_ms: float | None = None
     _lead_ms: dict[str, float] = field(default_factory=dict)
     """Phases before the edge acted: until the session fell, and from there to the command or plan."""
-    _reported: tuple[tuple[object, ...], EdgePoolReport] | None = None
 
     def leave(self, probe: ProbeState | None, fell_s: float | None, now: float) -> None:
         """A move away from a gateway begins; `probe` and `fell_s` are of that gateway."""
@@ -59,16 +58,7 @@ class PoolAtEdge:
         return dict(self.sight.phases_ms) if self.sight else {}
 
     def report(self, accepted: Accepted, announced_by: tuple[str, ...]) -> EdgePoolReport:
-        """What the leader is told. `announced_by`: gateways whose announcement is in the signal table.
-
-        The same report as before where nothing differs: a thousand are asked for again and again.
-        """
-        grounds = (accepted, announced_by, self.sight, self.error, self.removed, self._lead_ms, self._outage_ms)
-        if self._reported is None or self._reported[0] != grounds:
-            self._reported = grounds, self._report(accepted, announced_by)
-        return self._reported[1]
-
-    def _report(self, accepted: Accepted, announced_by: tuple[str, ...]) -> EdgePoolReport:
+        """What the leader is told. `announced_by`: gateways whose announcement is in the signal table."""
         command, sight, plan = accepted.command, self.sight, next_plan(accepted.command)
         return EdgePoolReport(
             epoch=command.epoch,

@@ -361,6 +361,8 @@ async def test_the_lan_is_reported_as_soon_as_it_is_there_or_gone(world: NodeWor
             report = world.seen()
             assert report is not None
             assert (report.lan_targets, report.lan_reached, report.lan_answering) == (1, len(answering), answering)
+        assert world.reach.asking
+    assert not world.reach.asking, "an agent that ended asks nobody any more"
 
 
 async def test_an_agent_that_has_just_started_does_not_seem_to_have_lost_its_lan(world: NodeWorld) -> None:

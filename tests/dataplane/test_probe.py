@@ -9,7 +9,9 @@ import pytest
 import dataplane.probe as probe_module
 from dataplane.probe import Prober, ProbeState
 from dataplane.probe_window import SETTLED_AFTER
+from fsm.ports import Clock
 from orchestrator.clock import BootClock
+from tests.contract.store.clocks import VirtualClock
 
 INTERVAL_MS = 20
 
@@ -44,16 +46,6 @@ class Wire:
         pass
 
 
-class HandClock(BootClock):
-    """Stands still but when it is moved."""
-
-    def __init__(self) -> None:
-        self.at_s = 100.0
-
-    def now(self) -> float:
-        return self.at_s
-
-
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     made = Wire()
@@ -61,18 +53,18 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     yield made
 
 
-def a_prober(clock: BootClock, told: list[ProbeState]) -> Prober:
-    return Prober("wg0", "10.0.0.1", "10.0.0.2", INTERVAL_MS, clock, told.append)
+def a_prober(clock: Clock, hear: Callable[[ProbeState], None]) -> Prober:
+    return Prober("wg0", "10.0.0.1", "10.0.0.2", INTERVAL_MS, clock, hear)
 
 
-async def well(prober: Prober, wire: Wire, clock: HandClock, told: list[ProbeState]) -> None:
+async def well(prober: Prober, wire: Wire, clock: VirtualClock, told: list[ProbeState]) -> None:
     """Every question is answered until nothing more can be said."""
     prober.start()
     for _ in range(2 * SETTLED_AFTER):
         wire.answers.extend(wire.asked)
         wire.asked.clear()
         wire.readable()
-        clock.at_s += INTERVAL_MS / 1000
+        clock._now += INTERVAL_MS / 1000
         prober._beat()
     assert told[-1].judgement.settled and told[-1].full_size == "passing"
     wire.answers.extend(wire.asked)
@@ -82,26 +74,26 @@ async def well(prober: Prober, wire: Wire, clock: HandClock, told: list[ProbeSta
 
 async def test_after_standing_still_all_answers_are_taken_in_first(wire: Wire) -> None:
     """Whoever asks for the word then must not hear of answers that lie in the socket as of lost ones."""
-    clock, told = HandClock(), list[ProbeState]()
-    prober = a_prober(clock, told)
+    clock, told = VirtualClock(), list[ProbeState]()
+    prober = a_prober(clock, told.append)
     await well(prober, wire, clock, told)
     for _ in range(3):
-        clock.at_s += INTERVAL_MS / 1000
+        clock._now += INTERVAL_MS / 1000
         prober._beat()
     wire.answers.extend(wire.asked)
-    clock.at_s += 5 * INTERVAL_MS / 1000
+    clock._now += 5 * INTERVAL_MS / 1000
     state = prober.evaluate()
     prober.close()
     assert (state.word, state.judgement.missed, list(wire.answers)) == ("passing", 0, [])
 
 
 async def test_who_heard_of_a_doubt_hears_that_it_is_over(wire: Wire) -> None:
-    clock, told = HandClock(), list[ProbeState]()
-    prober = a_prober(clock, told)
+    clock, told = VirtualClock(), list[ProbeState]()
+    prober = a_prober(clock, told.append)
     await well(prober, wire, clock, told)
-    clock.at_s += INTERVAL_MS / 1000
+    clock._now += INTERVAL_MS / 1000
     prober._beat()
-    clock.at_s += INTERVAL_MS / 2000
+    clock._now += INTERVAL_MS / 2000
     assert prober.evaluate().word == "doubtful", "its answer is due, and somebody asked just then"
     before = len(told)
     wire.answers.extend(wire.asked)
@@ -137,7 +129,7 @@ async def test_a_path_that_dies_is_told_at_the_second_missing_answer_however_lon
             while not holds():
                 await asyncio.sleep(0.001)
 
-    prober = Prober("wg0", "10.0.0.1", "10.0.0.2", INTERVAL_MS, BootClock(), hear)
+    prober = a_prober(BootClock(), hear)
     prober.start()
     in_vain: list[int] = []
     for _ in range(8):

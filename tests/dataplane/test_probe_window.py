@@ -139,15 +139,16 @@ def test_when_nobody_asked_for_long_nothing_is_known() -> None:
     assert (after.word, after.settled) == ("unknown", False)
 
 
-def test_whether_the_newest_has_an_answer_does_not_depend_on_time() -> None:
+def test_whether_the_newest_has_an_answer_does_not_depend_on_time_nor_on_older_ones() -> None:
     window = ProbeWindow(INTERVAL)
     said = [window.unanswered]
-    for number, now in ((1, 0.1), (2, 0.15)):
-        window.sent(number, now)
-    for number in (1, 2):
+    for number in (1, 2, 3):
+        window.sent(number, number * INTERVAL)
         said.append(window.unanswered)
+    for number in (1, 3):  # the second is lost
         window.answered(number, 9.9)
-    assert [*said, window.unanswered] == [False, True, True, False]
+        said.append(window.unanswered)
+    assert said == [False, True, True, True, True, False]
 
 
 def test_repeated_and_unknown_answers_are_told_apart() -> None:
